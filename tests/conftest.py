@@ -1,4 +1,4 @@
-"""What holds for all tests, wherever they are started from."""
+"""Fixtures and hooks of all tests."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ LONGEST = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """End what tests start together with pytest, also if it is killed: a job of a test would train for ever."""
+    """End what tests start together with pytest, also if it is killed: a job of a test would train without end."""
     if not hasattr(config, "workerinput"):  # of pytest-xdist, whose processes end with pytest
         end_with_descendants()
 
@@ -63,7 +63,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own."""
+    """Run a test that is a coroutine in a new event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

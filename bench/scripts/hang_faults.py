@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -33,6 +34,8 @@ def inject_fault(rank: int) -> str:
         order.unlink()
     elif kind == "gil":
         ctypes.PyDLL(None).sleep(3600)
+    elif kind == "regex":  # holds the GIL without a system call
+        re.match(r"(a+)+$", "a" * 64 + "b")
     return kind if kind in AT_COLLECTIVE else ""
 
 

@@ -40,11 +40,11 @@ HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "1",
     "nvmlDeviceGetComputeRunningProcesses_v3": "",
 }
-"""Answers of one GPU that lacks nothing; ``:N`` is what a function was asked for beside the GPU."""
+"""Answers of one GPU without a fault; ``:N`` is the second argument of a function, after the GPU."""
 
 
 def compiled(folder: Path, *flags: str) -> str:
-    """The library in a folder, by the name that the driver's has; skips where there is no C compiler."""
+    """Return the library, compiled in ``folder`` under the driver's file name; skip the test without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("This machine has no C compiler.")

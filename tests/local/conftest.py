@@ -1,4 +1,4 @@
-"""What holds for all tests with real processes on this machine."""
+"""Fixtures of the tests with real processes on this machine."""
 
 from tests.support.launch_harness import stage_fixture  # noqa: F401
 from tests.support.local_place import place_fixture, typed_fixture  # noqa: F401

@@ -1,4 +1,4 @@
-"""Every measurement of ``bench`` still comes to its end: its smallest part, at sizes whose figures mean nothing."""
+"""Every measurement of ``bench`` still completes: its smallest part, at sizes whose figures mean nothing."""
 
 from __future__ import annotations
 

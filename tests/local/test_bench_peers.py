@@ -64,10 +64,7 @@ def test_a_peer_without_a_change_of_the_script_is_compared_with_both_of_ours() -
         _run("ours_plain", all_seconds=2.0),
         _run("ours_elastic", all_seconds=2.0),
     ]
-    assert [row.split("|")[2] for row in page.better_peer_rows(runs, load_peers())] == [
-        "ddp-launch",
-        "elastic.run",
-    ]
+    assert [row.split("|")[2] for row in page.better_peer_rows(runs, load_peers())] == ["ddp-launch", "elastic.run"]
 
 
 def test_the_page_says_so_where_only_a_peer_survives() -> None:

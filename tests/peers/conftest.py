@@ -1,3 +1,3 @@
-"""What holds for all tests with other libraries."""
+"""Fixtures of the tests with other libraries."""
 
 from tests.support.launch_harness import stage_fixture  # noqa: F401

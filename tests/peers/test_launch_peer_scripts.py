@@ -13,11 +13,7 @@ from tests.support.launch_harness import Stage, check_recovered, run_and_kill
 
 @pytest.mark.parametrize(
     ("library", "script"),
-    [
-        ("lightning", "lightning_trainer.py"),
-        ("accelerate", "accelerate_loop.py"),
-        ("transformers", "hf_trainer.py"),
-    ],
+    [("lightning", "lightning_trainer.py"), ("accelerate", "accelerate_loop.py"), ("transformers", "hf_trainer.py")],
 )
 def test_a_script_whose_rank_is_killed_goes_on_from_its_own_checkpoint(stage: Stage, library: str, script: str) -> None:
     if importlib.util.find_spec(library) is None:

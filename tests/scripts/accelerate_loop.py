@@ -1,4 +1,4 @@
-"""An Accelerate script: a loop of one's own, prepared objects, save_state and load_state."""
+"""An Accelerate script: a hand-written loop, prepared objects, save_state and load_state."""
 
 import argparse
 from pathlib import Path

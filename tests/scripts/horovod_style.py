@@ -22,7 +22,7 @@ def allreduce(value: float) -> float:
 
 
 class DistributedOptimizer:
-    """Averages each gradient as soon as it is there, and waits for all of them before the step."""
+    """Averages each gradient as soon as it exists, and waits for all of them before the step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         self.optimizer = optimizer

@@ -18,7 +18,7 @@ LATE_SECONDS = 0.4
 
 
 def late(place):
-    """What this rank waits for at ``place``."""
+    """Return the delay of this rank at ``place``, in seconds."""
     return LATE_SECONDS if [place, os.environ["RANK"]] == sys.argv[1:3] else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A Lightning script: a module, a data loader, a Trainer that goes on from its last checkpoint."""
+"""A Lightning script: a module, a data loader, a Trainer that resumes from its last checkpoint."""
 
 import argparse
 import os

@@ -34,7 +34,7 @@ def api(connection: Connection) -> Api:
 
 @pytest.fixture
 def notices() -> list[str]:
-    """What the backend reported to its user."""
+    """Messages of the backend to its user."""
     return []
 
 
@@ -46,7 +46,7 @@ def backend(connection: Connection, notices: list[str]) -> ClusterBackend:
 
 @pytest.fixture
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of a user with a script, a home of its own, and no cluster."""
+    """Working directory of a user with a script, an empty home, and no cluster."""
     (tmp_path / "train.py").write_text("print('hello')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -2,7 +2,7 @@
 
 It keeps objects by their path, counts resource versions, pages, watches, merges and deletes as the real one does. What
 it does not do: admission, ownership, field management (an apply is a merge), access rules. Those are tested on a real
-cluster. A test may queue answers of its own for the next requests, cut every watch, and forget the past.
+cluster. A test may queue answers for the next requests, cut every watch, and drop the history.
 """
 
 from __future__ import annotations
@@ -39,23 +39,19 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a test wants to be answered."""
-
     status: int
     body: Json | str = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: bool = False
     """Close the connection in the middle of the body."""
     silence: float = 0.0
-    """Seconds without a word before that."""
+    """Seconds of silence before that."""
     raw: Callable[[], Iterator[bytes]] | None = None
     """Bytes of the whole answer with its head, instead of the other fields. The connection ends after them."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked."""
-
     method: str
     path: str
     query: Mapping[str, str]
@@ -72,14 +68,14 @@ def status(code: int, reason: str, message: str, **details: Any) -> Json:
 
 
 class ApiServer:
-    """The objects, and what was asked for them."""
+    """The objects, and the requests for them."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]] = GROUPS) -> None:
         self.groups = groups
         self.objects: dict[str, Json] = {}
         self.requests: list[Request] = []
         self.answers: dict[str, deque[Answer]] = {}
-        """``METHOD path`` → answers for the next such requests, before the objects are asked."""
+        """``METHOD path`` → answers to the next such requests, which never reach the objects."""
         self.page = 500
         self.minor = "36+"
         self.url = ""
@@ -165,7 +161,7 @@ class ApiServer:
             self._changed.notify_all()
 
     def answer(self, request: Request) -> Answer:
-        """What the objects say to a request that is no watch."""
+        """Answer a request other than a watch from the objects."""
         with self._changed:
             if queued := self.answers.get(str(request)):
                 self._changed.notify_all()
@@ -266,7 +262,7 @@ class ApiServer:
 
 
 def _has_labels(item: Json, selector: str) -> bool:
-    """Whether a selector ``key``, ``key=value`` or ``key in (a,b)`` means an object."""
+    """Return whether a label selector ``key``, ``key=value`` or ``key in (a,b)`` selects an object."""
     labels = item["metadata"].get("labels") or {}
     label, is_set, words = selector.partition(" in ")
     if is_set:
@@ -276,7 +272,7 @@ def _has_labels(item: Json, selector: str) -> bool:
 
 
 def _has_fields(item: Json, selector: str) -> bool:
-    """Whether a selector ``path=value,path=value`` means an object."""
+    """Return whether a field selector ``path=value,path=value`` selects an object."""
     for part in filter(None, selector.split(",")):
         path, _, value = part.partition("=")
         found: Any = item
@@ -353,7 +349,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(api: ApiServer, port: int = 0) -> Iterator[ApiServer]:
-    """The server, on a port of its own unless one is given."""
+    """The server, on a free port unless one is given."""
     server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"api": api}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -1,4 +1,4 @@
-"""What is in the code that travels with a job."""
+"""Contents of the code archive of a job."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Tab:
         self._number = 0
         self._has_loaded = False
         self.said: list[str] = []
-        """What the page has written to its console, what went wrong, and what it asked a network for."""
+        """Console output, errors and network requests of the page."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -64,7 +64,7 @@ class Tab:
             self._result_path(self._next())
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript comes to."""
+        """Return the value of a JavaScript expression."""
         report = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in report, report
         return report["result"].get("value")

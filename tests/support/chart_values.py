@@ -1,8 +1,8 @@
 """Every value of a chart, each with where it shows: that a key has an effect is a row of a table.
 
 A key is written as it would be set, with the index of a list's item: ``namespaces.0.keep``. :func:`keys_of` names every
-key that the schema knows, with ``[]`` for an item and ``*`` for any entry of a map, so that a test can tell which of
-them no row mentions.
+key that the schema knows, with ``[]`` for an item and ``*`` for any entry of a map, so that a test can find
+those without a row.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ class Row:
     where: str
     """An object and a field of it: ``Job/ddp-helm-test spec.backoffLimit``; the object alone where it comes or goes."""
     becomes: Any
-    """What stands there with the value, and not without it."""
+    """Content of that field with the value, and not without it."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Values that the key means nothing without."""
     serves: Sequence[str] = ()
-    """What the cluster serves."""
+    """API versions that the cluster serves."""
 
     def __str__(self) -> str:
         return self.key
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is given, with the key set."""
         return put(self.given, self.key, self.value)
 
 
@@ -94,7 +93,7 @@ def parts(key: str) -> list[str]:
 
 
 def shown(objects: Sequence[Object], where: str) -> Any:
-    """What stands in a field of an object; the object itself where no field is named, and :data:`ABSENT`."""
+    """Content of a field of an object; the object itself where no field is named, or :data:`ABSENT`."""
     name, _, path = where.partition(" ")
     found: Any = next((item for item in objects if f"{item['kind']}/{item['metadata']['name']}" == name), ABSENT)
     if found == ABSENT or not path:
@@ -126,7 +125,7 @@ def _leaves(schema: Mapping[str, Any], node: Mapping[str, Any], path: str) -> It
 
 
 def _has_keys(schema: Mapping[str, Any], node: Any) -> bool:
-    """Whether what an item or an entry holds has keys."""
+    """Return whether the content of an item or an entry has keys."""
     if not isinstance(node, dict):
         return False
     found = resolve_reference(schema, node)
@@ -162,7 +161,7 @@ def check(helm: Helm, chart: Path, row: Row) -> None:
 
 @functools.cache
 def _rendered(helm: Helm, chart: Path, given: str, serves: tuple[str, ...]) -> list[Object]:
-    """What the chart renders to; many rows start from the same values."""
+    """Objects of the chart, cached: many rows start from the same values."""
     return helm.template(chart, json.loads(given), serves=serves)
 
 

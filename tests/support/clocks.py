@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Clock:
-    """A clock that stands still until :attr:`now` is set."""
+    """A clock that returns :attr:`now`."""
 
     now: float = 100.0
 

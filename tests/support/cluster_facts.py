@@ -58,5 +58,5 @@ def a_pod(
 
 
 def facts(**known: Any) -> PreflightFacts:
-    """What was read; a cluster whose machines are fixed."""
+    """Facts about a cluster with a fixed set of nodes."""
     return PreflightFacts(**{"grows": False, **known})

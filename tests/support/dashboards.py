@@ -14,10 +14,10 @@ FILES: Final = PLATFORM / "files" / "dashboards"
 DASHBOARDS: Final[dict[str, dict[str, Any]]] = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FILES.glob("*.json"))
 }
-"""By the name of the file."""
+"""Dashboards by file name."""
 RANGE_SECONDS: Final = 3600
 BUILT_IN: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": f"{RANGE_SECONDS}s"}
-"""What Grafana puts in by itself, for a range of an hour and a scrape every 15 s."""
+"""Built-in variables of Grafana, for a range of an hour and a scrape every 15 s."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,7 @@ from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.why.diagnosis import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import CauseFinding
-from tests.support.kube_objects import (
-    CREATED_EPOCH,
-    job_metrics,
-    pod,
-    pod_metrics,
-    rank_metrics,
-    waiting,
-)
+from tests.support.kube_objects import CREATED_EPOCH, job_metrics, pod, pod_metrics, rank_metrics, waiting
 
 NOW = CREATED_EPOCH + 600
 LATER = "2026-01-02T03:10:05Z"

@@ -12,7 +12,7 @@ JOB_FILES: Final = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 
 def needs_more(job_file: Path) -> bool:
-    """True if the first lines of a job file state what it needs; all others run as they are."""
+    """True if the first lines of a job file state what it needs; all others run unchanged."""
     return "\n# Needs " in job_file.read_text()
 
 

@@ -1,7 +1,7 @@
 """The command line on a machine that is not Linux, as far as Linux can show it.
 
 Modules, functions and files that macOS or Windows lack are missing here, and the platform is called darwin. Run as a
-program, this module reads command lines of ``kubectl-ddp`` as JSON from stdin, runs each in a process of its own, and
+program, this module reads command lines of ``kubectl-ddp`` as JSON from stdin, runs each in a separate process, and
 prints exit codes and outputs as JSON. With ``modules``, it imports all modules of cluster commands instead.
 """
 

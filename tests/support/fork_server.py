@@ -49,7 +49,7 @@ _starting = threading.Lock()
 
 
 class ForkedProcess:
-    """As much of :class:`subprocess.Popen` as tests use, of a process that the fork server started."""
+    """A process of the fork server, with the part of :class:`subprocess.Popen` that tests use."""
 
     def __init__(self, control: socket.socket, stdout: IO[str]) -> None:
         self._control = control

@@ -32,7 +32,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Done:
-    """What one call of a program came to."""
+    """Result of one call of a program."""
 
     code: int
     out: str
@@ -95,13 +95,13 @@ class Helm:
         return objects_of(self.render(chart, values, **how).ok().out)
 
     def notes(self, chart: Path, values: Mapping[str, Any], *, release: str, namespace: str = "default") -> str:
-        """What an installation with these values would say, as one line; Helm 3 needs a cluster for that."""
+        """Return the notes of an installation with these values, as one line; Helm 3 needs a cluster for that."""
         words = ("install", release, str(chart), "--namespace", namespace, "--dry-run=client", "--values", "-")
         done = self.run(*words, stdin=_as_yaml(values), environ={"KUBECONFIG": "/nowhere"}).ok()
         return " ".join(done.out.partition("NOTES:")[2].split())
 
     def error_response(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> str:
-        """What is said where the chart refuses these values; ``how`` as in :meth:`render`."""
+        """Return the error with which the chart refuses these values; ``how`` as in :meth:`render`."""
         done = self.render(chart, values, **how)
         assert done.code != 0, f"was rendered, and should have been refused: {values}\n{done.out[:2000]}"
         return done.err

@@ -73,7 +73,7 @@ HOSTILE: Final[Mapping[str, Callable[[], Iterator[bytes]]]] = {
     "a bomb": lambda: iter([_whole(gzip.compress(bytes(64 * MIB)), "Content-Encoding: gzip")]),
     "another coding": lambda: iter([_whole(b"x", "Content-Encoding: br")]),
     "a negative chunk": lambda: iter([f"HTTP/1.1 200 OK\r\n{_CHUNKED}\r\n\r\n-5\r\nabc\r\n".encode()]),
-    "a chunk that is no number": lambda: iter([f"HTTP/1.1 200 OK\r\n{_CHUNKED}\r\n\r\nzz\r\n".encode()]),
+    "a chunk without a number": lambda: iter([f"HTTP/1.1 200 OK\r\n{_CHUNKED}\r\n\r\nzz\r\n".encode()]),
     "a large error": lambda: iter([b"HTTP/1.1 500 No\r\n" + _GIB.encode() + b"\r\n\r\n", *[b"x" * MIB] * 64]),
 }
 """Name → bytes of an answer over HTTP."""

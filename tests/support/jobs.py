@@ -63,7 +63,7 @@ VARIABLE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
 )
 
 GPU_FABRICS = ("tcp", "gcp-tcpx", "gcp-tcpxo", "gcp-gib", "gcp-gib-dra", "gb200-mnnvl", "gb200-mnnvl+gcp-gib")
-"""Those that need no RDMA devices of a device plugin."""
+"""Fabrics without RDMA devices of a device plugin."""
 DNS_SERVERS = st.builds(
     DnsServer.parse,
     st.builds("{}/{}={}".format, LABEL, LABEL | st.just("dns.operator.example.com/daemonset-dns"), LABEL | st.just(""))
@@ -93,7 +93,7 @@ def mounts(draw: st.DrawFn) -> Mount:
 
 @st.composite
 def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
-    """What most jobs do without."""
+    """Options that few jobs set."""
     rdma = draw(st.none() | st.builds(Rdma, st.just("rdma/ib"), st.integers(1, 16)))
     fabrics = [*(GPU_FABRICS if gpus else ["gloo-cpu"]), *(["ib"] if gpus and rdma else [])]
     return {
@@ -129,7 +129,7 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Each way to say what runs."""
+    """A script, a module or a command."""
     script = st.builds(Script, st.from_regex(r"[-._A-Za-z0-9]{1,20}\.py", fullmatch=True))
     module = st.builds(Module, st.from_regex(r"[a-z_]{1,12}(\.[a-z_]{1,12}){0,2}", fullmatch=True))
     program = TEXT.filter(lambda word: word != "" and not word.startswith("-"))

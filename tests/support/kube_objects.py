@@ -141,10 +141,7 @@ def rank_metrics(
     last_step: float = 1000.0,
     place: str = "",
 ) -> str:
-    """What one rank contributes to its pod's metrics: half of its time forward, half backward.
-
-    ``place`` is what its labels say of a layout, as in ``shard="1"``.
-    """
+    """Metrics of one rank of a pod: half of its time forward, half backward; ``place``: labels, as in ``shard="1"``."""
     labels = f'ddp_job="digits",rank="{rank}"'
     info = f'{labels},local_rank="{local_rank}",node_rank="0",backend="gloo",device="cpu"{f",{place}" if place else ""}'
     return f"""# TYPE ddp_steps counter
@@ -160,7 +157,7 @@ ddp_rank_info{{{info}}} 1
 
 
 def pod_metrics(*, state: str = "running", generation: int = 1, world: int = 2, restarts: int = 0) -> str:
-    """What the launcher of a pod contributes."""
+    """Metrics of the launcher of a pod."""
     return f"""ddp_worker_group_state{{ddp_job="digits",state="{state}"}} 1
 ddp_worker_group_state{{ddp_job="digits",state="failed"}} 0
 ddp_worker_restarts_total{{ddp_job="digits",cause="failure"}} {restarts}
@@ -171,14 +168,14 @@ ddp_world_size{{ddp_job="digits"}} {world}
 
 
 def stall_metrics(seconds: float, rank: int) -> str:
-    """What the launcher of a pod reports of ranks that wait."""
+    """Metrics of the launcher of a pod whose ranks wait."""
     return f"""ddp_stalled_seconds{{ddp_job="digits"}} {seconds}
 ddp_stalled_by_rank{{ddp_job="digits"}} {rank}
 """
 
 
 def job_metrics(*, planned: int = 100, epoch: int = 1, loss: float = 0.5) -> str:
-    """What rank 0 contributes for the whole job."""
+    """Metrics of rank 0 for the whole job."""
     return f"""ddp_steps_planned{{ddp_job="digits"}} {planned}
 ddp_epoch{{ddp_job="digits"}} {epoch}
 ddp_loss{{ddp_job="digits"}} {loss}

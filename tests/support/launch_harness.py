@@ -17,13 +17,14 @@ from typing import Self
 
 import pytest
 
+import bench
 from ddp_trainer.common.constants import Env
 from tests.support.ports import free_port
 
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
 STORE = [sys.executable, "-m", "ddp_trainer", "store"]
 PATIENCE_SECONDS = 120.0
-"""For an event that must come; a machine under load is slow, not wrong."""
+"""Timeout for an expected event, long enough for a machine under load."""
 
 LOOP = """
 import os, signal, sys, time
@@ -43,7 +44,7 @@ say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTART
 
 
 class Running:
-    """One process, and every line it has written so far. Launchers have no fork server, unless a test asks for it."""
+    """One process and its output so far. Launchers have no fork server, unless a test sets ``DDP_ZYGOTE``."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
@@ -188,7 +189,7 @@ def stage_fixture(tmp_path: Path) -> Iterator[Stage]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """For what has no event a test could wait for."""
+    """Poll a condition that has no event to wait for."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, what
@@ -235,6 +236,14 @@ def worker_pid(launcher: int, rank: int) -> int:
 
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+HANGING = Path(bench.__file__).parent / "scripts" / "hanging_ddp.py"
+
+
+def order_fault(folder: Path, rank: int, kind: str) -> None:
+    """Let a rank of :data:`HANGING`, whose ``TROUBLE`` is this folder, have a fault in its next step."""
+    unread = folder / "unread"
+    unread.write_text(kind)
+    unread.replace(folder / f"rank-{rank}")
 
 
 def run_and_kill(stage: Stage, script: str, epochs: int) -> Running:
@@ -247,7 +256,7 @@ def run_and_kill(stage: Stage, script: str, epochs: int) -> Running:
 
 
 def check_recovered(run: Running, epochs: int) -> None:
-    """It went on from its own checkpoint, did every epoch once, and the last lines say so."""
+    """Assert that the run resumed from its checkpoint and did every epoch once."""
     assert run.code() == 0, run.output
     resumed = int(run.line(r"resuming .*epoch (\d+)")[1])
     assert resumed >= 2, run.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.protocol.messages import (
@@ -56,30 +57,14 @@ def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> P
     )
 
 
-def a_failure(
-    generation: int,
-    *,
-    rank: int = 0,
-    exit_code: int = 1,
-    reason: str = "python_exception",
-    at: float = 0,
-    message: str = "boom",
-) -> Failure:
-    return Failure(
-        generation=generation,
-        rank=rank,
-        local_rank=0,
-        node=f"worker-{rank}",
-        exit_code=exit_code,
-        reason=reason,
-        message=message,
-        timestamp=at,
-    )
+def a_failure(generation: int, *, rank: int = 0, at: float = 0, **details: Any) -> Failure:
+    values = {"exit_code": 1, "reason": "python_exception", "message": "boom", "timestamp": at, **details}
+    return Failure(generation=generation, rank=rank, local_rank=0, node=f"worker-{rank}", **values)
 
 
 @dataclass
 class SimulatedAgent:
-    """What the agent's core does, without workers: it starts at once, and stops when the test says so."""
+    """The agent's core without workers: it starts immediately, and stops when the test stops it."""
 
     run: SimulatedRun
     index: int
@@ -98,14 +83,8 @@ class SimulatedAgent:
 
     @property
     def node(self) -> Node:
-        return Node(
-            token=self.token,
-            name=f"worker-{self.index}",
-            index=self.index,
-            local_world_size=2,
-            role=self.role,
-            address=f"10.0.0.{self.index}",
-        )
+        place = {"name": f"worker-{self.index}", "index": self.index, "address": f"10.0.0.{self.index}"}
+        return Node(token=self.token, local_world_size=2, role=self.role, **place)
 
     @property
     def last(self) -> FromStore | None:
@@ -151,7 +130,7 @@ class SimulatedAgent:
         return self
 
     def join_prepared(self) -> SimulatedAgent:
-        """As :meth:`join`, with workers that wait for their group."""
+        """:meth:`join` with workers that wait for their group."""
         self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
@@ -168,7 +147,7 @@ class SimulatedAgent:
         return self
 
     def record_result(self, *, fit: bool) -> SimulatedAgent:
-        """The preflight that it was asked for last is over."""
+        """Report the end of the last requested preflight."""
         number = next(item.number for item in reversed(self.heard) if isinstance(item, RunPreflight))
         self.run.membership.handle_and_tick(self.peer, PreflightResult(number=number, fit=fit))
         return self

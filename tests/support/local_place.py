@@ -14,7 +14,7 @@ import pytest
 
 from kubectl_ddp.backends.local.backend import LocalBackend
 from kubectl_ddp.backends.local.directory import JobDirectory
-from kubectl_ddp.backends.local.job_status import engine_of, is_true, wait_until_gone
+from kubectl_ddp.backends.local.job_status import EngineProcess, engine_of, is_true, wait_until_gone
 from kubectl_ddp.backends.local.process import marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
@@ -47,21 +47,23 @@ class Place(LocalBackend):
         return self.job(name).job
 
     def until(self, reached: Until, name: str = "digits") -> Snapshot:
-        """The job as soon as it is so."""
         for snapshot in self.watch(name):
             if reached(snapshot):
                 return snapshot
         raise AssertionError("the job was deleted first")
 
-    def ended(self, name: str = "digits") -> Snapshot:
-        """The job once its engine has ended."""
+    def engine(self, name: str = "digits") -> EngineProcess:
+        """The engine of a job, which runs."""
         engine = engine_of(self.files(name))
         assert engine is not None
-        wait_until_gone(engine.identity)
+        return engine
+
+    def ended(self, name: str = "digits") -> Snapshot:
+        """The job once its engine has ended."""
+        wait_until_gone(self.engine(name).identity)
         return self.job(name)
 
     def lines(self, index: int = 0, name: str = "digits") -> list[str]:
-        """What a worker wrote."""
         pod = next(pod for pod in self.job(name).pods if pod["metadata"]["name"] == f"{name}-worker-{index}")
         return list(self.logs(pod))
 
@@ -82,7 +84,7 @@ def a_place(path: Path, **environ: str) -> Iterator[Place]:
 
 @pytest.fixture(name="place")
 def place_fixture(tmp_path: Path) -> Iterator[Place]:
-    """A place for the jobs of one test, in a home of its own and without a cluster."""
+    """A place for the jobs of one test, with an empty home and without a cluster."""
     with a_place(tmp_path / "state", HOME=str(tmp_path), KUBECONFIG=os.devnull, OMP_NUM_THREADS="1") as place:
         yield place
 
@@ -112,7 +114,7 @@ class Typed:
         )
 
     def command(self, *words: str) -> list[str]:
-        """The words of a command as a program of its own."""
+        """Command line of the installed ``kubectl-ddp``."""
         return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
 
     def open(self, *words: str) -> subprocess.Popen[str]:
@@ -148,7 +150,7 @@ def store_of(name: str, script: str) -> list[Object]:
 
 
 def condition(name: str) -> Until:
-    """Whether the job has a condition."""
+    """Return a predicate: the job has a condition."""
     return lambda snapshot: is_true(snapshot.job["status"], name)
 
 
@@ -168,7 +170,7 @@ def container(pod: Object) -> dict[str, Any]:
 
 
 def all_run(count: int) -> Until:
-    """Whether so many workers run, and no others are there."""
+    """Return a predicate: the job has ``count`` workers, and all of them run."""
     return lambda snapshot: ["running" in container(pod)["state"] for pod in workers(snapshot)] == [True] * count
 
 

@@ -1,4 +1,4 @@
-"""Real processes for the tests of metrics: ranks that do as they are told, and an aggregator to scrape."""
+"""Real processes for the tests of metrics: ranks that a test controls, and an aggregator to scrape."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
 DEADLINE_SECONDS = 120.0
-"""For what must happen; never a measure of how soon."""
+"""Timeout for an expected event; never a measure of speed."""
 
 RANK_PROGRAM = """
 import sys
@@ -39,7 +38,7 @@ for number, line in enumerate(sys.stdin, start=1):
 
 
 class Rank:
-    """A rank that steps when it is told to."""
+    """A rank that steps on command."""
 
     def __init__(self, directory: Path, rank: int) -> None:
         values = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
@@ -54,9 +53,7 @@ class Rank:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
 
@@ -74,7 +71,7 @@ class Rank:
 
 
 class Scrape:
-    """What one scrape showed."""
+    """Samples of one scrape."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -94,6 +91,12 @@ class Scrape:
         return {(sample.name, frozenset(sample.labels.items())) for sample in self.samples}
 
 
+def scraped(url: str, *, seconds: float = 2.0, agent: str = "test") -> Scrape:
+    request = urllib.request.Request(url, headers={"User-Agent": agent})
+    with urllib.request.urlopen(request, timeout=seconds) as answer:
+        return Scrape(answer.read().decode())
+
+
 class Aggregator:
     """A running aggregator."""
 
@@ -102,9 +105,8 @@ class Aggregator:
         self.port = port
 
     def scrape(self, *, seconds: float = 2.0) -> Scrape:
-        """One scrape; it fails where there is no answer within ``seconds``."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=seconds) as answer:
-            return Scrape(answer.read().decode())
+        """Scrape once; raise an error without an answer within ``seconds``."""
+        return scraped(f"http://127.0.0.1:{self.port}/metrics", seconds=seconds)
 
     def scrape_until(self, holds: Callable[[Scrape], bool]) -> Scrape:
         """Scrape again and again until it shows what must come."""

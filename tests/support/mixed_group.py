@@ -1,4 +1,4 @@
-"""Groups like ``cpu:gloo,cuda:nccl`` where there is no GPU: gloo, by another name, has the place of NCCL.
+"""Groups like ``cpu:gloo,cuda:nccl`` without a GPU: gloo, registered under another name, replaces NCCL.
 
 Started as a program, it is rank 1 of two: silent in its first group until it gets a line, then lost to rank 0. In the
 next group both add up.
@@ -41,7 +41,7 @@ def _made(options: Any, _: Any) -> dist.ProcessGroupGloo:
 
 
 class Launcher:
-    """What a group needs of the channel to one."""
+    """The part of the channel to a launcher that a group uses."""
 
     is_called_off = False
 
@@ -49,7 +49,7 @@ class Launcher:
         self.call_off: Callable[[], None] = lambda: None
 
     def mark_joining(self, call_off: Callable[[], None]) -> None:
-        """How the group is ended from outside."""
+        """Keep the function that aborts the group."""
         self.call_off = call_off
 
 

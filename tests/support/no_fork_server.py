@@ -1,6 +1,6 @@
 """Defaults of a user under which pods start no fork server, which would import torch once more in each of them.
 
-A test whose job needs one asks for it with ``--env DDP_ZYGOTE=5``.
+A test whose job needs one sets ``--env DDP_ZYGOTE=5``.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ BIN: Final = Path(__file__).parents[2] / "build/stores/bin"
 BUCKET: Final = "bucket"
 _START_SECONDS: Final = 60
 _STARTED: Final = re.compile(r"Starting s3 server on \[(http://[^/\]]+)/?\]")
-"""What rclone says once it listens."""
+"""Message of rclone once it listens."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _wait_for(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], lo
 
 
 class Fault(Enum):
-    """What the proxy does with a request."""
+    """Behaviour of the proxy on a request."""
 
     UNAVAILABLE = auto()
     """Answers 503 SlowDown."""

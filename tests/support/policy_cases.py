@@ -1,4 +1,4 @@
-"""What the platform's admission policies refuse and let in: one table, for a CEL evaluator and for the API server.
+"""Pods that the platform's admission policies refuse or admit: one table, for a CEL evaluator and for the API server.
 
 A case changes a pod that breaks no rule. It is tried in every kind of object that makes pods.
 """
@@ -56,9 +56,9 @@ class Case:
     fields: tuple[str, ...] = ()
     """Below the pod's spec."""
     in_pods: bool = True
-    """Whether a Pod is refused, too; else a template alone."""
+    """True if a Pod is refused as well, False if only a template is."""
     needs_more: bool = False
-    """Whether an API server demands further fields with these, or a feature that may be off."""
+    """True if an API server requires further fields with these, or a feature that may be off."""
 
     @property
     def spec(self) -> Json:
@@ -153,17 +153,11 @@ _CHANGES: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
             _container(1, resources={"requests": {"memory": "1Gi"}}),
             "containers[beside].resources.limits.memory",
         ),
-        "another-limit": (
-            _first(resources={"limits": {"cpu": "1"}}),
-            "initContainers[first].resources.limits.memory",
-        ),
+        "another-limit": (_first(resources={"limits": {"cpu": "1"}}), "initContainers[first].resources.limits.memory"),
         "limit-of-the-pod": (_limit_of_the_pod,),
     },
     "apiToken": {
-        "automount-unsaid": (
-            lambda spec: spec.pop("automountServiceAccountToken"),
-            "automountServiceAccountToken",
-        ),
+        "automount-unsaid": (lambda spec: spec.pop("automountServiceAccountToken"), "automountServiceAccountToken"),
         "automount": (_spec(automountServiceAccountToken=True), "automountServiceAccountToken"),
         "token": (_token(), _OF_A_TOKEN),
         "token-for-the-api-server-by-name": (_token(audience=f"{_API_SERVER}.cluster.local"), _OF_A_TOKEN),
@@ -195,7 +189,7 @@ CASES: Final = tuple(
     for rule, changes in _CHANGES.items()
     for name, (change, *fields) in changes.items()
 )
-"""Of every rule, what it refuses and what comes near."""
+"""Cases of every rule: refused, and just inside the rule."""
 
 RULES: Final = tuple(dict.fromkeys(case.rule for case in CASES))
 
@@ -300,7 +294,7 @@ class Kind:
 
     plural: str
     at: str
-    """Where the pod's spec stands."""
+    """Path of the pod's spec."""
     make: Callable[[Json], Json]
     main: str = MAIN
     """Name that its operator demands of the first container."""
@@ -314,7 +308,7 @@ class Kind:
         return made
 
     def fields(self, case: Case) -> tuple[str, ...]:
-        """The fields that are named to whoever creates it."""
+        """Return the fields that the refusal names."""
         if self.plural == "pods" and not case.in_pods:
             return ()
         return tuple(f"{self.at}.{field}".replace(f"[{MAIN}]", f"[{self.main}]") for field in case.fields)
@@ -352,7 +346,7 @@ def policies(
 
     Args:
         namespace: of the jobs.
-        otherwise: what becomes of what breaks a rule, unless ``actions`` say so for it.
+        otherwise: action of the rules that ``actions`` does not list.
         more: further values of the chart.
         **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; rules that are not about pods are off by default.
     """
@@ -361,7 +355,7 @@ def policies(
 
 
 def name_of(rule: str) -> str:
-    """Of the policy.
+    """Return the name of the rule's policy.
 
     >>> name_of("hostPath")
     'ddp-host-path'

@@ -13,7 +13,7 @@ in between, or, on a loopback, meet itself."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """Return a port without a listener."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """A real Prometheus over history that a test has written.
 
 Prometheus takes no samples of the past from a scrape, so ``promtool`` makes blocks of them: first of what was written,
-then of what the recording rules make of it. Everything is asked as of the end of the history, so that a slow machine
+then of what the recording rules make of it. All queries use the time of the end of the history, so that a slow machine
 sees the same as a fast one.
 """
 
@@ -27,7 +27,7 @@ from tests.support.rule_files import metrics_of, promtool, written
 STEP_SECONDS: Final = 15
 """Between samples; the chart's PodMonitor scrapes as often."""
 RECORDED_SECONDS: Final = 3600
-"""How far back recording rules are evaluated."""
+"""Range over which recording rules are evaluated."""
 _LISTENS: Final = re.compile(r'msg="Listening on".* address=(\S+)')
 _READY: Final = "Server is ready to receive web requests"
 
@@ -54,14 +54,14 @@ class Prometheus:
     """Unix time of the last sample."""
 
     def now(self, expression: str) -> list[Found]:
-        """What the expression is at the end of the history. Raises :class:`Refused`."""
+        """Return the value of the expression at the end of the history. Raises :class:`Refused`."""
         report = self._asked("query", query=expression, time=self.end)
         if report["resultType"] == "scalar":
             return [Found({}, [float(report["result"][1])])]
         return [Found(item["metric"], [float(item["value"][1])]) for item in report["result"]]
 
     def over(self, expression: str, seconds: int) -> list[Found]:
-        """What it was over the last ``seconds``. Raises :class:`Refused`."""
+        """Return its values over the last ``seconds``. Raises :class:`Refused`."""
         report = self._asked("query_range", query=expression, start=self.end - seconds, end=self.end, step=STEP_SECONDS)
         return [Found(item["metric"], [float(value) for _, value in item["values"]]) for item in report["result"]]
 
@@ -123,7 +123,7 @@ def levels(records: Mapping[str, str]) -> Iterator[list[str]]:
 
 @contextmanager
 def _running(directory: Path, end: int) -> Iterator[Prometheus]:
-    """On a port of its own choice, and ended at last."""
+    """Run Prometheus on a free port, and stop it at the end."""
     config = written(directory, "prometheus.yml", {"global": {"evaluation_interval": "1h"}})
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
     command += ["--web.listen-address=127.0.0.1:0", "--storage.tsdb.retention.time=10y"]
@@ -136,7 +136,7 @@ def _running(directory: Path, end: int) -> Iterator[Prometheus]:
 
 
 def _address(process: subprocess.Popen[str]) -> str:
-    """Where it answers, as soon as it does."""
+    """Return its address as soon as it listens."""
     assert process.stderr is not None
     report, address, ready = [], "", False
     for line in process.stderr:  # the two come in either order

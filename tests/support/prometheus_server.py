@@ -41,7 +41,7 @@ class Prometheus:
 def prometheus(
     directory: Path, targets: Sequence[str] | Mapping[str, Mapping[str, str]], rules: Path | None = None
 ) -> Iterator[Prometheus]:
-    """A Prometheus of its own that scrapes targets, each ``host:port``, every second; skips where there is none.
+    """Run a Prometheus that scrapes targets, each ``host:port``, every second; skip the test without the program.
     Targets may have labels, as Kubernetes gives some, and rules are evaluated every second, too.
     """
     if shutil.which("prometheus") is None:

@@ -54,7 +54,7 @@ BY_SERVER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({**_OTHER_PROGRAM, "codeClaim": "c:/x", "script": "../a.py"}, "is not a path in"),
     ({"nodes": 2}, "has no key 'nodes'"),
 )
-"""Changes that the API server refuses, and what ``kubectl ddp`` says of them."""
+"""Changes that the API server refuses, and the message of ``kubectl ddp``."""
 
 AS_TEXT: Final[tuple[dict[str, Any], ...]] = (
     {"env": {"A": 1}},
@@ -88,9 +88,4 @@ def spec_with(changes: dict[str, Any]) -> dict[str, Any]:
 
 def ddpjob(changes: dict[str, Any], name: str = "digits") -> dict[str, Any]:
     """A DDPJob with this specification."""
-    return {
-        "apiVersion": "ddp.dev/v1alpha1",
-        "kind": "DDPJob",
-        "metadata": {"name": name},
-        "spec": spec_with(changes),
-    }
+    return {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": name}, "spec": spec_with(changes)}

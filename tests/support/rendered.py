@@ -60,5 +60,5 @@ def environment(spec: JobSpec, **more: Any) -> dict[str, Any]:
 
 
 def expanded(text: str) -> str:
-    """What the kubelet makes of ``$`` where no variable of that name is set."""
+    """Expand ``$`` as the kubelet does where no variable of that name is set."""
     return re.sub(r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[0] == "$$" else found[0], text)

@@ -58,7 +58,7 @@ def a_job(ranks: int = 4, *, readings: int = 60, of_pod: int = 8, slow: int | No
 def a_killed_worker() -> list[Series]:
     """Two pods with two ranks each. Rank 3 is killed at 20.25 s, ranks 0 and 1 train on, and all train again at 31 s.
 
-    The time without training until two ranks go on is 0.5 s.
+    The time without training until two ranks continue is 0.5 s.
     """
     seconds = 60
     series = []

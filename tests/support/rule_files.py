@@ -1,4 +1,4 @@
-"""The rules of charts/ddp-platform as Prometheus gets them, what promtool says of them, and what they read."""
+"""The rules of charts/ddp-platform as Prometheus gets them, the output of promtool, and the metrics that they read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A place whose one job goes through scripted moments: what a cluster might show, without one.
 
 It simplifies: time does not pass by itself. The next moment comes when the last one was looked at, so nothing is
-missed, and a watch that has no next moment waits for ever, unless the job is deleted in the end.
+missed. A watch without a next moment waits without end, unless the job is deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScriptedBackend:
 
         Args:
             moments: what a watch shows, one after the other.
-            metrics: pod → text, for each time that metrics are asked for; the last one stays.
+            metrics: pod → text of each successive request; the last one stays.
             logs: uid of a pod → its lines, with their times.
             around: what stands around the job.
             is_deleted_at_the_end: whether the job is gone after the last moment.
@@ -80,10 +80,10 @@ class ScriptedBackend:
         raise Unreachable("It does not answer.")
 
     def metrics_history(self, pod: Object) -> None:
-        """Nothing is kept."""
+        """No history."""
 
     def deleted_pods(self, name: str) -> Sequence[Object]:
-        """None is kept."""
+        """No pods."""
         del name
         return ()
 
@@ -118,7 +118,6 @@ class ScriptedBackend:
         pass
 
     def inventory(self) -> Inventory:
-        """Nothing is there."""
         return Inventory(nodes=[], pods=[])
 
     def submit(self, objects: Sequence[Object]) -> None:
@@ -131,7 +130,6 @@ class ScriptedBackend:
         return [self._moments[0]] if self._moments else []
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
-        """What is scripted of these kinds."""
         del job
         return RelatedObjects(found={kind: items for kind, items in self._around.items() if kind in kinds})
 

@@ -101,7 +101,7 @@ HARMLESS: Final = (
     "def f(token: str, secret: bytes) -> None",
     "passwords are not shown; password: ${DB_PASSWORD}",
     "WANDB_API_KEY is not set, and HF_TOKEN needs a value; the key is a name, and a sort key: name",
-    "mysql is no tracker; docker login failed, see -p; ls -a /data; \uff46\uff55\uff4c\uff4c and zero\u200bwidth",
+    "mysql tracks nothing; docker login failed, see -p; ls -a /data; \uff46\uff55\uff4c\uff4c and zero\u200bwidth",
 )
 
 CONTROLS: Final = {

@@ -3,7 +3,7 @@
 Of NCCL it has what a process must get right that leaves a group:
 
 1. A collective returns when it is begun, and runs on the stream of its communicator: a thread.
-2. ``wait()`` keeps nobody on the host. What is computed from the output afterwards waits for it.
+2. ``wait()`` does not block the host. Later computations on the output wait for it.
 3. When a rank is lost, a collective spins: without an error and without a timeout.
 4. An abort ends it without an error, and leaves anything in the output: also what looks like a result.
 5. A collective after the abort fails when it is begun, or, as if begun a moment earlier, leaves anything.
@@ -37,23 +37,23 @@ from ddp_trainer.train.distributed.stream_abort import STREAMS, Streams
 
 NAME = "nccl_model"
 ABORTED = "NCCL communicator was aborted"
-"""What NCCL says, too."""
+"""Message of NCCL as well."""
 
 _OF_PIECES = {"DTensor", "AsyncCollectiveTensor"}
 
 _lock = threading.RLock()
 _jobs: dict[int, list[Job]] = {}
-"""Those that are under way, by the memory that they write to."""
+"""Running collectives by the memory that they write to."""
 _running: set[Job] = set()
 _faults: list[BaseException] = []
 chance = random.Random()
 """Decides what an abort leaves."""
 is_stuck = threading.Event()
-"""While set, the device comes to rest no more, whatever is aborted."""
+"""While set, the device never becomes idle, whatever is aborted."""
 
 
 class Job:
-    """What one collective has to do on its stream."""
+    """Work of one collective on its stream."""
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self.outputs = list(outputs)
@@ -90,7 +90,7 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def spoil(output: Tensor) -> None:
-    """What a kernel leaves that was stopped: what was there, a part of a sum, or nothing that makes sense."""
+    """Write the output of an aborted kernel: the old content, a part of a sum, or garbage."""
     output = output.data
     kind = chance.choice(("as it was", "as it was", "half", "anything"))
     if kind == "half" and output.dim():
@@ -214,7 +214,7 @@ class StreamModel(dist.ProcessGroup):
         return ModelWork(job)
 
     def _exchange(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *args: Any) -> ModelWork:
-        """In place where inputs are outputs."""
+        """Exchange in place where inputs are outputs."""
         sent = [item.detach().clone() for item in self._awaited(inputs)]
         is_in_place = inputs is outputs
         received = sent if is_in_place else [torch.empty_like(item) for item in outputs]
@@ -335,8 +335,6 @@ class ModelMark:
 
 
 class ModelStreams(Streams):
-    """Of the model."""
-
     def disable_watchdog(self, environ: MutableMapping[str, str]) -> str:
         return ""
 

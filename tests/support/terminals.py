@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, as a person has it."""
+"""A program on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 PATIENCE_SECONDS = 30.0
-"""So long a program that works may be silent."""
+"""Longest silence of a working program."""
 MOST_SECONDS = 120.0
-"""So long a program that draws picture after picture may not show what is waited for."""
+"""Longest wait for an expected picture of a program that keeps drawing."""
 
 
 def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
@@ -78,9 +78,9 @@ class Terminal:
         os.write(self._ours, keys)
 
     def shows(self, reached: Callable[[list[str]], object]) -> list[str]:
-        """The lines of the last whole picture, without colours, as soon as it is so of them.
+        """Return the lines of the last whole picture, without colours, as soon as ``reached`` holds for them.
 
-        A terminal is given a picture in pieces: what was said last may be half of the next one.
+        A terminal receives a picture in pieces: the newest output may be half of the next one.
         """
         self.says(lambda _: reached(self._build_view()))
         return self._build_view()
@@ -104,7 +104,7 @@ class Terminal:
 
     @property
     def is_as_before(self) -> bool:
-        """Whether keys and echo are the shell's again."""
+        """Return whether keys and echo are restored for the shell."""
         return termios.tcgetattr(self._theirs) == self.modes
 
     def _dispatch_message(self) -> None:

@@ -26,13 +26,7 @@ ALONE = Group(0, 1, "none", torch.device("cpu"))
 HERE = Environment()
 
 IDENTITY = Identity(
-    task="lines",
-    model="2 weights, 00000000",
-    data="abc",
-    samples=10,
-    seed=0,
-    global_batch=4,
-    order="splitmix64/1",
+    task="lines", model="2 weights, 00000000", data="abc", samples=10, seed=0, global_batch=4, order="splitmix64/1"
 )
 
 
@@ -124,7 +118,7 @@ class Lines:
 
 
 class NormalizedLines(Lines):
-    """With running statistics, few test samples, and epochs whose last step leaves some ranks without samples."""
+    """Running statistics, few test samples, and epochs whose last step leaves some ranks without samples."""
 
     name = "normalized lines"
 

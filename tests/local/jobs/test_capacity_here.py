@@ -1,4 +1,4 @@
-"""What ``capacity`` says of this machine."""
+"""``capacity`` of this machine."""
 
 from __future__ import annotations
 

@@ -8,18 +8,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import bench
+from tests.support.launch_harness import HANGING, order_fault
 from tests.support.local_place import Place, Typed, seen_in_log
 
-SCRIPTS = Path(bench.__file__).parent / "scripts"
 LAUNCHER = "cut -d ' ' -f 4 /proc/$RANK_PID/stat"
 """Prints the parent of the rank."""
-
-
-def order(folder: Path, rank: int, kind: str) -> None:
-    unread = folder / "unread"
-    unread.write_text(kind)
-    unread.replace(folder / f"rank-{rank}")
 
 
 def hang(typed: Typed, *words: str) -> Any:
@@ -32,18 +25,16 @@ def hang(typed: Typed, *words: str) -> Any:
 def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
     place: Place, typed: Typed, tmp_path: Path
 ) -> None:
-    variables = {"TROUBLE": tmp_path, "PYTHONPATH": SCRIPTS, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12"}
+    variables = {"TROUBLE": tmp_path, "PYTHONPATH": HANGING.parent, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12"}
     flags = [word for name, value in {**variables, "DDP_ZYGOTE": "1"}.items() for word in ("--env", f"{name}={value}")]
     size = ["--nproc", "2", "--max-restarts", "3", "--preflight", "off"]
-    assert (
-        typed("submit", "--local", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", *size, *flags).returncode == 0
-    )
+    assert typed("submit", "--local", str(HANGING), "--name", "digits", *size, *flags).returncode == 0
     seen_in_log(place, "ready: ")
     moving = hang(typed)
     assert (moving["answer"], len(moving["ranks"])) == ("moves", 2)
     assert [rank["pid"] for rank in moving["ranks"]] == [None, None]
 
-    order(tmp_path, 1, "wait")
+    order_fault(tmp_path, 1, "wait")
     seen_in_log(place, "trouble: rank=1")
     named = hang(typed)
     (culprit,) = named["culprits"]
@@ -52,7 +43,7 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
     assert culprit["stack"]
     assert (named["stacksMissing"], culprit["pid"] is None) == ("", False)
     waiting = named["ranks"][0]
-    # It has entered what the other waits for no more; only torch's own threads know.
+    # It has left the collective in which the other waits; only torch's own threads have that number.
     assert (waiting["waitsIn"], waiting["sequence"]) == ("all_reduce[[650]]", culprit["sequence"] + 1)
 
     seen_in_log(place, "; it is killed")
@@ -62,8 +53,8 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
 
 
 def test_a_launcher_that_is_stopped_does_not_hold_up_the_answer(place: Place, typed: Typed, tmp_path: Path) -> None:
-    flags = [word for value in (f"TROUBLE={tmp_path}", f"PYTHONPATH={SCRIPTS}") for word in ("--env", value)]
-    submit = ["submit", "--local", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", "--nproc", "2", *flags]
+    flags = [word for value in (f"TROUBLE={tmp_path}", f"PYTHONPATH={HANGING.parent}") for word in ("--env", value)]
+    submit = ["submit", "--local", str(HANGING), "--name", "digits", "--nproc", "2", *flags]
     assert typed(*submit).returncode == 0
     seen_in_log(place, "ready: ")
     launcher = int(typed("exec", "digits", "--rank", "0", "--", "sh", "-c", LAUNCHER).stdout)

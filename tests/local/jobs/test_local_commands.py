@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import engine_of, wait_until_gone
+from kubectl_ddp.backends.local.job_status import wait_until_gone
 from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
@@ -73,10 +73,7 @@ def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
     assert stamped.endswith("Z [rank0] a\n")
 
 
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [("exit 0", 0), ("exit 5", 10), ("exit 93", 11)],
-)
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 5", 10), ("exit 93", 11)])
 def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: str, code: int) -> None:
     place.run(script, replicas=1)
     result = typed("wait", "digits", "--timeout", "90s")
@@ -120,8 +117,7 @@ def test_suspend_warns_of_checkpoints_that_go_with_the_pods(place: Place, typed:
 
 def test_a_job_without_an_engine_cannot_be_changed_and_can_be_resumed(place: Place, typed: Typed) -> None:
     place.run(POLITE)
-    engine = engine_of(place.files())
-    assert engine is not None
+    engine = place.engine()
     engine.identity.signal(signal.SIGKILL)
     wait_until_gone(engine.identity)
     refused = typed("scale", "digits", "--nnodes", "1")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import engine_of, remove_orphans, wait_until_gone
+from kubectl_ddp.backends.local.job_status import remove_orphans, wait_until_gone
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.observe.job_results import suspend
 from kubectl_ddp.status.job_state import job_state
@@ -62,8 +62,7 @@ def test_a_job_that_is_over_cannot_be_changed(place: Place) -> None:
 def test_a_deleted_job_leaves_nothing(place: Place) -> None:
     place.run(POLITE)
     place.until(all_run(2))
-    engine = engine_of(place.files())
-    assert engine is not None
+    engine = place.engine()
     place.delete("digits")
     assert engine.is_gone
     assert [*(place.state / "kubectl-ddp" / "jobs").iterdir()] == []
@@ -84,8 +83,7 @@ def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
 
 def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> None:
     place.run(POLITE)
-    engine = engine_of(place.files())
-    assert engine is not None
+    engine = place.engine()
     engine.identity.signal(signal.SIGKILL)
     wait_until_gone(engine.identity)
     remove_orphans(place.files())

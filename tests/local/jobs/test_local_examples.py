@@ -1,4 +1,4 @@
-"""Every example runs on this machine as it is, or is refused at once because of what its first line states."""
+"""Every example runs on this machine unchanged, or is refused because of the needs in its first line."""
 
 from __future__ import annotations
 

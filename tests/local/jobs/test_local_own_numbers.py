@@ -9,7 +9,7 @@ from typing import Any
 
 from kubectl_ddp.status.metrics_parser import is_part
 from tests.support.launch_harness import PATIENCE_SECONDS
-from tests.support.local_place import Typed, a_place, workers
+from tests.support.local_place import Place, Typed, workers
 
 REPORTING = """\
 import os, pathlib, sys, time
@@ -22,29 +22,28 @@ while not pathlib.Path(sys.argv[1]).exists():
 """
 
 
-def test_every_command_shows_the_loss_and_the_values_of_a_plain_script(tmp_path: Path) -> None:
-    script, may_end, page = tmp_path / "reporting.py", tmp_path / "may-end", tmp_path / "page.html"
-    script.write_text(REPORTING)
-    with a_place(tmp_path / "state") as place:
-        typed = Typed(place)
-        words = ("submit", str(script), "--local", "--name", "own", "-j", "1x2", "--", str(may_end))
-        assert typed(*words).returncode == 0
-        state = until_two_ranks_have_reported(typed)
-        assert state["loss"] == 0.25
-        assert state["values"] == {"val_accuracy": 0.75, "of/rank-0": 1.0, "of/rank-1": 2.0}
-        shown = typed("status", "own").stdout
-        assert "val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in shown
-        top = typed("top", "own", "--once").stdout
-        assert "loss 0.25" in top
-        assert "values: val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in top
-        may_end.touch()
-        assert typed("wait", "own", "--timeout", "100s").returncode == 0
-        assert typed("report", "own", "-o", str(page)).returncode == 0
-        logged = typed("logs", "own", "--rank", "all")
-        assert (logged.returncode, "ddp-history" in logged.stdout) == (0, False)
-        [pod] = workers(place.job("own"))
-        assert place.metrics_history(pod) is not None
-        assert is_part(place.files("own").log("own-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
+def test_every_command_shows_the_loss_and_the_values_of_a_plain_script(
+    place: Place, typed: Typed, tmp_path: Path
+) -> None:
+    script, may_end, page = typed.write("own.py", REPORTING), tmp_path / "may-end", tmp_path / "page.html"
+    words = ("submit", script, "--local", "--name", "own", "-j", "1x2", "--", str(may_end))
+    assert typed(*words).returncode == 0
+    state = until_two_ranks_have_reported(typed)
+    assert state["loss"] == 0.25
+    assert state["values"] == {"val_accuracy": 0.75, "of/rank-0": 1.0, "of/rank-1": 2.0}
+    shown = typed("status", "own").stdout
+    assert "val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in shown
+    top = typed("top", "own", "--once").stdout
+    assert "loss 0.25" in top
+    assert "values: val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in top
+    may_end.touch()
+    assert typed("wait", "own", "--timeout", "100s").returncode == 0
+    assert typed("report", "own", "-o", str(page)).returncode == 0
+    logged = typed("logs", "own", "--rank", "all")
+    assert (logged.returncode, "ddp-history" in logged.stdout) == (0, False)
+    [pod] = workers(place.job("own"))
+    assert place.metrics_history(pod) is not None
+    assert is_part(place.files("own").log("own-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
     text = page.read_text()
     assert "val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in text
     assert ">val_accuracy</h3>" in text

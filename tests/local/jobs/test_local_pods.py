@@ -1,4 +1,4 @@
-"""What a pod of a local job finds: environment, addresses, names, volumes, files; and what its end leaves."""
+"""Environment, addresses, names, volumes and files of a pod of a local job; and files that remain after its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from tests.support.kube_objects import a_template, job
@@ -100,15 +99,13 @@ def test_the_end_of_a_container_ends_all_it_started(place: Place) -> None:
     place.run(f"[ -e {place.state}/once ] && exec sleep 100; touch {place.state}/once; {script}", replicas=1)
     place.until(lambda shown: [container(pod)["lastState"] for pod in workers(shown) if container(pod)["lastState"]])
     place.until(all_run(1))
-    engine = engine_of(place.files())
-    assert engine is not None
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(engine.identity.pid)]
+    left = descendants(place.engine().identity.pid)
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
     # The last of the four has nothing that tells whose it was: it goes with the job, below.
     assert sorted(command for command in commands if b"sleep" in command) in (
         [b"sleep\x00100\x00"],
         [b"sleep\x00100\x00", b"sleep\x001003\x00"],
     )
-    left = descendants(engine.identity.pid)
     place.delete("digits")
     assert not [pid for pid in left if _sleeps(pid)]
 
@@ -125,15 +122,9 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace_period(place: Plac
         "trap '' TERM; echo ready; while :; do sleep 0.1; done", replicas=1, pod={"terminationGracePeriodSeconds": 1}
     )
     seen_in_log(place, "ready")
-    pid = next(iter(_processes(place)))
+    pid = descendants(place.engine().identity.pid)[0]
     place.delete("digits")
     assert not Path(f"/proc/{pid}").exists()
-
-
-def _processes(place: Place) -> list[int]:
-    engine = engine_of(place.files())
-    assert engine is not None
-    return descendants(engine.identity.pid)
 
 
 def test_a_signal_is_told_as_a_container_runtime_tells_it(place: Place) -> None:
@@ -142,24 +133,23 @@ def test_a_signal_is_told_as_a_container_runtime_tells_it(place: Place) -> None:
     assert (ended["exitCode"], ended["signal"]) == (128 + signal.SIGSEGV, signal.SIGSEGV)
 
 
+TWO_CONTAINERS = a_template()
+TWO_CONTAINERS["spec"]["containers"].append({"name": "sidecar"})
+
+
 @pytest.mark.parametrize(
     ("broken", "sentence"),
     [
-        pytest.param([], "A local job is one PyTorchJob with what it needs; here are 0", id="no root"),
-        pytest.param([job(replicas=300, bounds=None)], "at most 253 nodes, not 300", id="too many nodes"),
+        ([], "A local job is one PyTorchJob with what it needs; here are 0"),
+        ([job(replicas=300, bounds=None)], "at most 253 nodes, not 300"),
+        ([job(template=TWO_CONTAINERS)], r"has one container, not 2 \(pytorch, sidecar\)"),
     ],
+    ids=["no root", "too many nodes", "two containers"],
 )
 def test_what_is_no_local_job_is_refused(place: Place, broken: list[dict[str, object]], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         place.submit(broken)
     assert place.jobs() == []
-
-
-def test_a_pod_of_two_containers_is_refused(place: Place) -> None:
-    template = a_template()
-    template["spec"]["containers"].append({"name": "sidecar"})
-    with pytest.raises(UsageError, match=r"has one container, not 2 \(pytorch, sidecar\)"):
-        place.submit([job(template=template)])
 
 
 def test_an_interpreter_without_torch_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
-    """A person with a job of two ranks: one trains until it is told to hold, the other has no torch."""
+    """Commands beside a job of two ranks: one trains until it must hold, the other has no torch."""
     folder = tmp_path_factory.mktemp("profile")
     with a_place(folder / "state") as place:
         script = folder / "plain.py"
@@ -66,7 +66,7 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
     assert typed("profile", "digits", "--rank", "7").returncode == 3
     assert typed("profile", "digits", "--steps", "0").returncode == 2
 
-    # It stands still: the first one waits for a step, and the second one is told so.
+    # It hangs: the first one waits for a step, and the second one gets an error about that.
     command = "tr '\\0' '\\n' </proc/$RANK_PID/environ | sed -n 's/^DDP_PULSE=//p'"
     pulse = Path(typed("exec", "digits", "--", "sh", "-c", command).stdout.strip())
     assert pulse.exists()

@@ -1,4 +1,4 @@
-"""The progress of a job that a command waits for: on a terminal of its own, and in a pipe."""
+"""The progress of a job that a command waits for: on a terminal, and in a pipe."""
 
 from __future__ import annotations
 
@@ -58,10 +58,7 @@ def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_ru
         assert terminal.ended() == 130
     left = lines_left(terminal.said)
     assert "[rank0] 100 steps are done" in left
-    assert left[-2:] == [
-        "error: Stopped watching; job mine continues. Return with 'kubectl-ddp logs mine -f'.",
-        "",
-    ]
+    assert left[-2:] == ["error: Stopped watching; job mine continues. Return with 'kubectl-ddp logs mine -f'.", ""]
     assert not any(line.startswith("mine: ") for line in left), "progress is erased, also before the logs"
     steps = [int(step) for step in STEP.findall(terminal.said)]
     assert steps == sorted(set(steps)), "a line is written for a new step alone"

@@ -23,11 +23,11 @@ meter = attach.meter()
 while True: time.sleep(0.05)
 """
 PATIENCE_SECONDS = 120.0
-"""For ranks that must be heard of; a machine under load is slow, not wrong."""
+"""Timeout for the ranks' first report, long enough for a machine under load."""
 
 
 def begin(place: Place, name: str) -> None:
-    """A job of two nodes of two ranks each, all of which can be heard of."""
+    """Start a job of two nodes of two ranks each, and wait until all ranks report."""
     script = place.state.parent / "endless.py"
     script.write_text(ENDLESS)
     typed = Typed(place)
@@ -37,7 +37,7 @@ def begin(place: Place, name: str) -> None:
 
 
 def ranks(typed: Typed, name: str) -> list[dict[str, Any]]:
-    """What is known of each rank so far."""
+    """Return the state of each rank so far."""
     found: list[dict[str, Any]] = json.loads(typed("status", name, "-o", "json").stdout)["ranks"]
     return found
 
@@ -53,7 +53,7 @@ def await_ranks(typed: Typed, name: str, counts: Callable[[dict[str, Any]], obje
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A place with a job that nobody changes."""
+    """A place with a job that no test changes."""
     with a_place(tmp_path_factory.mktemp("reach") / "state") as found:
         begin(found, "digits")
         yield found

@@ -1,4 +1,4 @@
-"""Restarts of local pods: by exit code, in place, up to a limit; of the store; of nobody after the engine's death."""
+"""Restarts of local pods: by exit code, in place, up to a limit; of the store; and none after the engine's death."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants, marked
 from kubectl_ddp.errors import DdpError, InfrastructureFailed
 from kubectl_ddp.status.job_state import State, failure, job_state
@@ -54,8 +53,7 @@ def test_a_killed_store_is_back_at_the_same_address_while_the_workers_go_on(plac
         lambda shown: len(shown.pods) == 3 and all("running" in container(pod)["state"] for pod in shown.pods)
     )
     store = next(pod for pod in before.pods if pod["metadata"]["labels"]["ddp.dev/role"] == "store")
-    engine = engine_of(place.files())
-    assert engine is not None
+    engine = place.engine()
     (pid,) = [
         pid
         for pid in descendants(engine.identity.pid)
@@ -72,8 +70,7 @@ def test_a_killed_store_is_back_at_the_same_address_while_the_workers_go_on(plac
 
 
 def kill_engine(place: Place) -> None:
-    engine = engine_of(place.files())
-    assert engine is not None
+    engine = place.engine()
     engine.identity.signal(signal.SIGKILL)
     place.until(lambda _: engine.is_gone)
 
@@ -141,9 +138,7 @@ def test_an_engine_that_is_told_to_stop_stops_its_pods_in_good_order(place: Plac
     pod = workers(place.until(all_run(1)))[0]
     lines = place.logs(pod, follow=True)
     assert next(lines) == "ready"
-    engine = engine_of(place.files())
-    assert engine is not None
-    engine.identity.signal(signal.SIGTERM)
+    place.engine().identity.signal(signal.SIGTERM)
     assert list(lines) == ["saved"]
     shown = place.ended()
     assert "SIGTERM" in job_state(shown, {}).reason

@@ -1,4 +1,4 @@
-"""``top`` on a terminal of its own, with a job whose ranks step."""
+"""``top`` on a terminal, with a job whose ranks step."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_view_is_live_marks_the_straggler_follows_the_windows_size_and_leave
         later = terminal.shows(lambda picture: row(picture)[3:4] not in ([], [step]))
         assert any("█" in line and line.startswith("throughput") for line in later)
 
-        # Four ranks do not fit any more: two pods do.
+        # Too low for four ranks: it shows two pods.
         terminal.resize(60, 9)
         small = terminal.shows(lambda picture: row(picture, "2-3"))
         assert max(map(len, small)) <= 60

@@ -17,7 +17,7 @@ PICTURES = Path(__file__).resolve().parents[3] / "build" / "report"
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of a job that has lost a worker: while it runs, and at its end."""
+    """Reports of a job that has lost a worker: while it runs, and at its end."""
     killed = a_killed_worker()
     known = {item.name for item in killed}
     series = [*killed, *(item for item in a_job(4, of_pod=2) if item.name not in known)]
@@ -50,7 +50,7 @@ def test_a_page_shows_the_whole_job_in_a_browser(pages: dict[str, Path], tab: Ta
     )
     titles = tab.value("[...document.querySelectorAll('figure h3')].map(e => e.textContent)")
     assert titles == [
-        *("Throughput", "Training loss", "World size", "Step time by rank", "Phases of a step", "Time breakdown"),
+        *("Throughput", "Training loss", "World size", "Step time by rank", "Phases of a step", "Time breakdown")
     ]
     assert "was killed (sigkill)" in tab.value("document.querySelector('.changes').textContent")
     assert tab.value("document.querySelector('.story').textContent").startswith("Rank 3 was killed at ")
@@ -86,7 +86,7 @@ CONTRAST = """(() => {
   const [one, other] = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
   return (one + 0.05) / (other + 0.05);
 })()"""
-"""Contrast as WCAG 2 reckons it; 4.5 is what it asks of text."""
+"""Contrast as WCAG 2 computes it; text needs 4.5."""
 
 
 def test_a_pointer_is_told_the_values_of_the_moment_it_points_at(pages: dict[str, Path], tab: Tab) -> None:

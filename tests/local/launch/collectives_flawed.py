@@ -25,7 +25,7 @@ def flipped_bit(case: Case) -> Call:
 
 
 def swapped_pieces(case: Case) -> Call:
-    """Rank 0 has everybody's message, in another order."""
+    """Rank 0 receives all messages in another order."""
     call = OPERATIONS["all_gather"].prepare(case)
 
     def run() -> None:
@@ -42,7 +42,7 @@ def nothing_arrives(case: Case) -> Call:
 
 
 def of_eight_bits(case: Case) -> Call:
-    """In a dtype that gloo does not have."""
+    """A dtype that gloo does not have."""
     buffer = torch.zeros(case.count, dtype=torch.float8_e4m3fn)
     return Call(lambda: dist.all_reduce(buffer), buffer, case.pattern.total)
 

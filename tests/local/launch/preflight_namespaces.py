@@ -28,7 +28,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "Network namespaces need root."
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        return f"There is no {missing[0]} on this machine."
+        return f"{missing[0]} is not installed."
     probe = subprocess.run(["unshare", "-n", "-m", "-u", "nft", "list", "ruleset"], capture_output=True, check=False)
     return f"This machine allows no namespaces: {probe.stderr.decode().strip()}" if probe.returncode else ""
 
@@ -44,7 +44,7 @@ class Side:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def sh(self, command: str) -> None:
-        """As root in this node's network."""
+        """Run a shell command as root in this node's network."""
         subprocess.run(["ip", "netns", "exec", self.namespace, "sh", "-ec", command], check=True)
 
     def block(self, rule: str) -> None:
@@ -55,7 +55,7 @@ class Side:
         )
 
     def knows(self, **names: str) -> None:
-        """What its /etc/hosts says, besides localhost."""
+        """Write its /etc/hosts."""
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{addr} {name}\n" for name, addr in names.items()))
 
     def start(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -75,7 +75,7 @@ class Side:
 
 @dataclass
 class Outcome:
-    """What one preflight came to."""
+    """Result of one preflight."""
 
     code: int
     document: dict[str, Any]

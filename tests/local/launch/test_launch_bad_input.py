@@ -1,4 +1,4 @@
-"""What people get wrong and what scripts do to a launcher: a sentence, the right exit code, nobody left behind."""
+"""Wrong input and misbehaving scripts: a message, the right exit code, no process left behind."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_node_whose_gpu_fails_in_a_step_is_named_and_the_rank_that_waits_for
         "GPU 0 of node-b does not work: CUDA error: uncorrectable ECC error encountered."
     )
     replacement = stage.agent(2, *program, DDP_NODE_NAME="node-c")
-    # There is no checkpoint: the rank that waited has kept its process and its three steps.
+    # Without a checkpoint: the rank that waited has kept its process and its three steps.
     waiting.line("resumed after step 3")
     assert [waiting.code(), replacement.code()] == [0, 0]
     # Its own node has noted the lost peer as what it is: a consequence, and later than the fault.

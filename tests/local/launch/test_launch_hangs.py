@@ -1,4 +1,4 @@
-"""Ranks that hang, in a plain DDP script: they are named, and the group goes on without a hand's help."""
+"""Ranks that hang, in a plain DDP script: the launcher names them, and the group recovers by itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
-import bench
 from ddp_trainer.common.constants import Exit, FailureReason
-from tests.support.launch_harness import Running, Stage
+from tests.support.launch_harness import HANGING, Running, Stage, order_fault
 
-SCRIPT = Path(bench.__file__).parent / "scripts" / "hanging_ddp.py"
 ACT = ["--on-hang", "act", "--hang-floor", "2"]
 
 ALONE = """
@@ -31,17 +29,11 @@ print("done", flush=True)
 dist.destroy_process_group()
 time.sleep(3.0)
 """
-"""Everything that looks like a hang and is none, at the rhythm of a floor of five seconds."""
-
-
-def order(stage: Stage, rank: int, kind: str) -> None:
-    unread = stage.folder / "unread"
-    unread.write_text(kind)
-    unread.replace(stage.folder / f"rank-{rank}")
+"""A slow but healthy run, with pauses just under the hang timeout of five seconds."""
 
 
 def launch(stage: Stage, *flags: str, steps: int = 1_000_000) -> Running:
-    return stage.launch(*flags, str(SCRIPT), "--steps", str(steps), "--ready", "40", TROUBLE=str(stage.folder))
+    return stage.launch(*flags, str(HANGING), "--steps", str(steps), "--ready", "40", TROUBLE=str(stage.folder))
 
 
 def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) -> None:
@@ -53,7 +45,7 @@ def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) 
     ):
         run.line(f"generation {generation}: 2 workers")
         wait_for_ready(run, generation)
-        order(stage, 1, kind)
+        order_fault(stage.folder, 1, kind)
         run.line(rf"hang: rank 1 on \S+ {sentence}.* \(limit [\d.]+ s\); it is killed")
     wait_for_ready(run, 4)
     run.send(signal.SIGTERM)
@@ -77,7 +69,7 @@ def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_
         "DDP_HANG_FLOOR": "2",
         "DDP_TERMINATION_LOG": str(termination),
     }
-    program = [str(SCRIPT), "--ready", "40"]
+    program = [str(HANGING), "--ready", "40"]
     agents = [
         stage.agent(0, *program, restarts=0, **env),
         stage.agent(
@@ -85,7 +77,7 @@ def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_
         ),
     ]
     wait_for_ready(agents[0], 1)
-    order(stage, 1, "gil")
+    order_fault(stage.folder, 1, "gil")
     for agent in agents:
         agent.line(r"hang: rank 1 on worker-1 holds the GIL: .*; it is killed")
     assert [agent.code() for agent in agents] == [Exit.DO_NOT_RESTART] * 2
@@ -107,11 +99,11 @@ def test_what_only_looks_like_a_hang_is_left_alone(stage: Stage) -> None:
 def test_a_warning_kills_nobody(stage: Stage) -> None:
     run = launch(stage, "--hang-floor", "1", "--nproc-per-node", "2", steps=60)
     wait_for_ready(run, 1)
-    order(stage, 1, "nap")
+    order_fault(stage.folder, 1, "nap")
     run.line(r"waiting: the others wait for rank 1 on \S+, which did not enter")
     run.line(r"hang: rank 1 on \S+ did not enter .*; the others wait for it")
     run.line("hang: stack of rank 1")
-    order(stage, 1, "wake")
+    order_fault(stage.folder, 1, "wake")
     assert run.code() == Exit.SUCCESS
 
 

@@ -11,15 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Env, File
 from ddp_trainer.process.process_tree import children_of
-from tests.support.launch_harness import (
-    LOOP,
-    Running,
-    Stage,
-    fork_servers,
-    has_fork_server,
-    is_alive,
-    wait_until,
-)
+from tests.support.launch_harness import LOOP, Running, Stage, fork_servers, has_fork_server, is_alive, wait_until
 
 IN_PLACE = {Env.RESTART_IN_PLACE: "1"}
 TORCH = """

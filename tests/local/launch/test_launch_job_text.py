@@ -1,4 +1,4 @@
-"""What a worker says of its end is the same wherever the launcher puts it: without secrets and terminal controls."""
+"""A worker's error message is the same in every output of the launcher: without secrets and terminal controls."""
 
 from __future__ import annotations
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import urllib.request
 
 from ddp_trainer.common.constants import Exit, GroupState
 from ddp_trainer.common.metric_names import Metric
 from tests.support.launch_harness import LOOP, Stage, wait_until
-from tests.support.metrics_processes import Scrape
+from tests.support.metrics_processes import Scrape, scraped
 
 
 def test_prometheus_sees_that_the_run_has_succeeded(stage: Stage) -> None:
@@ -18,15 +17,13 @@ def test_prometheus_sees_that_the_run_has_succeeded(stage: Stage) -> None:
     run.line("rank=0 .* runs")
 
     def scrape() -> Scrape:
-        request = urllib.request.Request(address, headers={"User-Agent": "Prometheus/3.5.0"})
-        with urllib.request.urlopen(request, timeout=2) as answer:
-            return Scrape(answer.read().decode())
+        return scraped(address, agent="Prometheus/3.5.0")
 
     scrape()
     time.sleep(1.5)  # the interval is what is learned
     scrape()
     stage.finish()
     run.line("Restarts by cause")
-    wait_until(lambda: scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1, "not told of its success")
+    wait_until(lambda: scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1, "a scrape with its success")
     assert run.process.poll() is None
     assert run.code() == Exit.SUCCESS

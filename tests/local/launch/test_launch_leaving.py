@@ -1,4 +1,4 @@
-"""How a worker ends that has used torch's process groups: with all that was to be done at exit, and no more."""
+"""Exit of a worker that has used torch's process groups: with all exit handlers, and without a crash after them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Trap:
     def __del__(self, abort=os.abort):
         abort()
 
-trap = Trap()  # stands for torch's threads, which now and then abort when modules are taken apart
+trap = Trap()  # in place of torch's threads, which now and then abort when modules are taken apart
 atexit.register(print, "atexit", flush=True)
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit(libc.puts, ctypes.c_char_p(b"atexit in C"), None)
@@ -38,10 +38,7 @@ def worker(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("ending", "code", "message"),
-    [
-        ("raise SystemExit(7)", 7, ""),
-        ("raise KeyError('missing')", 1, "KeyError: 'missing'"),
-    ],
+    [("raise SystemExit(7)", 7, ""), ("raise KeyError('missing')", 1, "KeyError: 'missing'")],
 )
 def test_a_worker_with_a_process_group_ends_before_its_modules_are_taken_apart(
     tmp_path: Path, ending: str, code: int, message: str

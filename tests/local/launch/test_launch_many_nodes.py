@@ -123,7 +123,7 @@ def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: 
         assert (
             f"Rank 1 on worker-1 ({HOST}) failed first, it exited with code 1: ValueError: the cause." in agent.output
         )
-        # The stack of a rank of another pod is in no log of this one, so it is told; the own one is there already.
+        # The stack of a rank of another pod is in no log of this one, so it is printed; the own one is there already.
         lines = [line for line in agent.lines if line.startswith("ddp-launch: rank 1 | ")]
         assert bool(lines) == (agent is agents[0])
         assert agent.output.count("ValueError: the cause\n") == 1

@@ -94,8 +94,7 @@ raise RuntimeError("the same every time")
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"),
-    [("sys.exit(0)", 0), ("sys.exit(42)", 42), ("os._exit(7)", 7), ("raise SystemExit('words')", 1)],
+    ("ending", "code"), [("sys.exit(0)", 0), ("sys.exit(42)", 42), ("os._exit(7)", 7), ("raise SystemExit('words')", 1)]
 )
 def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
     assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code

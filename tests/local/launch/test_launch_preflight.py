@@ -17,7 +17,7 @@ from tests.local.launch.preflight_namespaces import PORT, Side, needs_namespaces
 from tests.support.launch_harness import LAUNCH, LOOP, Running, stage_of
 
 HELLO = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE} runs\\n'.format(**os.environ).encode())"
-"""In one write, so that two ranks cannot mix theirs."""
+"""Prints with one write, so that the lines of two ranks cannot mix."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_warning_prints_the_table_and_starts_the_workers(script: Path) -> None
 
 def test_a_strict_preflight_that_fails_starts_no_worker_and_says_why(script: Path, tmp_path: Path) -> None:
     environment = {"DDP_RUN_DIR": str(tmp_path / "run"), "DDP_PREFLIGHT": "strict", "PATH": ""}
-    # Restarts are allowed, and not wasted on a node that will be no better.
+    # Restarts are allowed, and not wasted on a node that stays unfit.
     done = run("--standalone", "--max-restarts", "3", str(script), few_files=True, env=environment)
     assert (done.returncode, done.stdout) == (94, "")
     assert "failed first, it exited with code 94: The preflight's check open-files fails." in done.stderr

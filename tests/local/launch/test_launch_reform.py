@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.local.workloads import train_bits, train_half_evaluated, train_reformed, train_slices_moved
-from tests.local.workloads.train_reformed import BATCH, EPOCHS, SAMPLES, samples_of_steps
+from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
 from tests.support.launch_harness import Running, Stage, is_alive, stage_of
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
@@ -42,20 +42,29 @@ def agent(
 
 def training(running: Running, world: int, *, after: int = 0) -> int:
     """Process id of a worker of this agent, once it steps in a world of this size, after so many lines."""
-    return int(running.line(rf"pid=(\d+) world={world} step=", after=after)[1])
+    return int(running.line(rf'"pid": (\d+), "world": {world}, "step": ', after=after)[1])
 
 
 def hurry(stage: Stage) -> None:
     (stage.folder / "hurry").touch()
 
 
-def demand_every_sample_once(stage: Stage) -> None:
-    steps = samples_of_steps(stage.folder / "log")
-    per_epoch = SAMPLES // BATCH
-    assert sorted(steps) == list(range(EPOCHS * per_epoch))
-    for epoch in range(EPOCHS):
-        counts = Counter(sample for step in range(epoch * per_epoch, (epoch + 1) * per_epoch) for sample in steps[step])
-        assert counts == dict.fromkeys(range(SAMPLES), 1)
+def told(running: Running, event: str) -> dict[str, Any]:
+    """Return the only event of this name."""
+    (line,) = (line for line in running.lines if f'"event": "{event}"' in line)
+    return dict(json.loads(line))
+
+
+def demand_summary(running: Running, **wanted: object) -> None:
+    """Assert that the summary has these values and that no sample was lost or repeated."""
+    wanted |= {"samples_lost": 0, "samples_repeated": 0}
+    assert wanted.items() <= told(running, "summary")["summary"].items()
+
+
+def demand_nothing_lost(stage: Stage, running: Running) -> None:
+    """Assert that a loop that has ended counted every step and every sample once."""
+    demand_summary(running, lost_steps=0)
+    demand_every_sample_once(stage.folder / "log", EPOCHS)
 
 
 @pytest.mark.any_torch
@@ -76,8 +85,7 @@ def test_a_loop_of_ones_own_survives_a_lost_node_a_joining_and_a_leaving_one_in_
     assert training(first, 1, after=seen) == survivor
     hurry(stage)
     assert first.code() == 0
-    assert "lost=0 0 0 end" in first.output
-    demand_every_sample_once(stage)
+    demand_nothing_lost(stage, first)
 
 
 @pytest.mark.any_torch
@@ -91,8 +99,7 @@ def test_a_peer_that_dies_costs_no_survivor_whose_step_takes_longer_than_a_stuck
     assert training(second, 2, after=before) != victim
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0]
-    assert "lost=0 0 0 end" in first.output
-    demand_every_sample_once(stage)
+    demand_nothing_lost(stage, first)
 
 
 def test_of_two_survivors_the_one_that_is_stuck_is_killed_and_named_and_the_other_keeps_its_process(
@@ -125,7 +132,7 @@ def test_a_worker_that_somebody_tells_to_end_is_replaced_at_the_cost_of_one_free
     hurry(stage)
     assert first.code() == 0
     assert "Restarts by cause: preemption 1." in first.output
-    demand_every_sample_once(stage)
+    demand_every_sample_once(stage.folder / "log", EPOCHS)
 
 
 def test_a_store_that_goes_away_and_comes_back_lets_workers_outlive_the_next_fault(stage: Stage) -> None:
@@ -139,8 +146,7 @@ def test_a_store_that_goes_away_and_comes_back_lets_workers_outlive_the_next_fau
     assert training(first, 1) == survivor
     hurry(stage)
     assert first.code() == 0
-    assert "lost=0 0 0 end" in first.output
-    demand_every_sample_once(stage)
+    demand_nothing_lost(stage, first)
 
 
 def workers_of(running: Running) -> list[int]:

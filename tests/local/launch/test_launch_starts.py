@@ -26,11 +26,7 @@ print(f"rank={{os.environ['RANK']}} local_rank={{args.local_rank}} {{args.data}}
 
 
 @pytest.mark.parametrize(
-    ("names", "spelling"),
-    [
-        ('"--local_rank"', "local_rank"),
-        ('"--local-rank", "--local_rank"', "--local-rank"),
-    ],
+    ("names", "spelling"), [('"--local_rank"', "local_rank"), ('"--local-rank", "--local_rank"', "--local-rank")]
 )
 def test_a_script_that_expects_its_local_rank_as_an_argument_gets_it(stage: Stage, names: str, spelling: str) -> None:
     script = stage.script(OLD_SCRIPT.format(names=names))
@@ -42,7 +38,7 @@ def test_a_script_that_expects_its_local_rank_as_an_argument_gets_it(stage: Stag
 
 
 def test_a_command_line_of_the_launch_module_runs_as_it_is(stage: Stage) -> None:
-    """What follows ``python -m torch.distributed.launch`` in old scripts, with --use_env."""
+    """Arguments of ``python -m torch.distributed.launch`` in old scripts, with --use_env."""
     script = stage.script("import os, sys\nprint(' '.join([os.environ['LOCAL_RANK'], *sys.argv[1:]]) + '\\n', end='')")
     run = stage.launch("--nproc_per_node=2", "--use_env", script, "--epochs", "3")
     assert run.code() == 0
@@ -114,7 +110,7 @@ ASKED = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
 
 
 class _Asked:
-    """The end of a pipe that whoever looks up a name reads from; it can be opened once somebody does."""
+    """Write end of a pipe from which a name lookup reads; opening it blocks until a lookup starts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

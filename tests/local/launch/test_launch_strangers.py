@@ -55,7 +55,7 @@ class Stranger:
         self.send(handshake.respond(self.lines.readline()))
 
     def is_closed(self) -> bool:
-        """Whether the store hangs up without another word; waits for it."""
+        """Wait until the store closes the connection; return whether it sent nothing more."""
         with contextlib.suppress(ConnectionResetError):
             return self.lines.read() == b""
         return True

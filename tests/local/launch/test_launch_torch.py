@@ -12,7 +12,7 @@ import json, os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
 if dist.get_rank() == 1:
-    os._exit(0)  # without a word to the others
+    os._exit(0)  # without a message to the others
 while True:
     dist.all_reduce(torch.ones(1))
 """

@@ -40,7 +40,7 @@ BODY
 
 
 def told(run: Running, generation: int) -> dict:
-    """What rank 0 of a generation printed."""
+    """Return the JSON line of rank 0 of a generation."""
     return json.loads(run.line(rf'^\{{.*"generation": {generation}, "rank": 0, .*')[0])
 
 

@@ -126,11 +126,7 @@ server.serve_forever()
 
 def test_a_rendezvous_port_that_is_taken_is_named_with_its_holder(nodes: tuple[Side, Side]) -> None:
     a, b = nodes
-    server = a.start(
-        sys.executable,
-        "-c",
-        OTHER_SERVER,
-    )
+    server = a.start(sys.executable, "-c", OTHER_SERVER)
     assert server.stdout
     server.stdout.readline()
     first, second = both(a, b, timeout=2)

@@ -1,4 +1,4 @@
-"""The dashboards over a job that runs: what its pods really tell is what the panels ask for."""
+"""The dashboards over a running job: its pods export the metrics that the panels query."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def silent(server: Prometheus, candidates: Iterable[Question]) -> list[Question]
 
 
 def is_excused(question: Question) -> bool:
-    """Whether a short run without a mishap, on a machine without a GPU, has nothing to answer."""
+    """Return whether a short run without a fault or a GPU has no series for a query."""
     read = exported(question.expr, RECORDS)
     return bool(read & (DID_NOT_HAPPEN | IS_NOT_HERE | IS_NOT_COMPUTED)) or any(map(_is_of_gpus, read))
 

@@ -86,11 +86,7 @@ def sockets(pid: int) -> int:
 def test_1500_clients_hold_64_connections_under_256_descriptors_and_128_mib(tmp_path: Path) -> None:
     limits = f"ulimit -n 256; ulimit -d {128 << 10}; exec "
     command = ["sh", "-c", limits + '"$@"', "sh", *aggregate(tmp_path, "--port", "0", "--address", "127.0.0.1")]
-    with (
-        Rank(tmp_path, 0) as rank,
-        contextlib.ExitStack() as crowd,
-        started(command) as process,
-    ):
+    with Rank(tmp_path, 0) as rank, contextlib.ExitStack() as crowd, started(command) as process:
         rank.tell("step 2")
         running = Aggregator(process, announced_port(process))
         running.scrape()
@@ -124,7 +120,7 @@ def own_address() -> str:
 
 
 def without_places() -> dict[str, str]:
-    """This environment, as on a machine that is no pod."""
+    """This environment, as outside a pod."""
     names = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
     return {name: value for name, value in os.environ.items() if name not in names}
 

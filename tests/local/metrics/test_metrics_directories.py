@@ -1,5 +1,5 @@
 """Directories of boards that cannot be used, that are another launcher's, or hold boards of another version: real
-launchers, mounts and processes. Training goes on, metrics too where they can, and one sentence says so.
+launchers, mounts and processes. Training continues, metrics too where they can, and the launcher prints one warning.
 """
 
 from __future__ import annotations
@@ -7,13 +7,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
-from tests.support.metrics_processes import Aggregator, Rank, Scrape, aggregator
+from tests.support.metrics_processes import Aggregator, Rank, aggregator, scraped
 
 STEPS = """
 import os, pathlib, sys, time
@@ -28,7 +27,7 @@ print("steps", *(int(slot.board.values["ddp_steps_total"]) for slot in slots), o
 while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
 """
-"""A rank that steps so often, says what its pod's boards say, and runs until a file exists where one is named."""
+"""A rank that steps N times, prints the steps on its pod's boards, and runs until a file exists, if one is given."""
 
 READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0}"
 FULL = "mount -t tmpfs -o size=8k none {0} && (head -c 9k /dev/zero > {0}/full || true) 2> /dev/null"
@@ -113,11 +112,6 @@ def page(running: Running, job: str) -> str:
     return running.line(rf"metrics of job {job} at (http://\S+)")[1]
 
 
-def scraped(url: str) -> Scrape:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return Scrape(answer.read().decode())
-
-
 def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(stage: Stage) -> None:
     boards = stage.folder / "boards"
     env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}
@@ -131,14 +125,14 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     )
     assert match.groups() == (str(boards), str(first.pid))
     for running, job, steps, pid in ((first, "first", 4, first_rank), (second, "second", 7, second_rank)):
-        seen = scraped(page(running, job))
+        seen = scraped(page(running, job), seconds=10)
         assert (seen.value("ddp_steps_total"), seen.value("ddp_rank_pid")) == (steps, pid)
         assert {sample.labels["ddp_job"] for sample in seen.samples if "ddp_job" in sample.labels} == {job}
     first.send(signal.SIGKILL)
     wait_until(lambda: first.process.poll() is not None, "it is killed")
     third = stage.launch(script, "5", **env, DDP_JOB="first")
     third.line(r"^steps 9 \d+$")
-    assert third.code() == 0, "the one that was killed holds nothing, and its counters go on"
+    assert third.code() == 0, "the killed launcher holds no lock, and its counters continue"
     assert "has its own in" not in third.output
     stage.finish()
     assert second.code() == 0

@@ -1,4 +1,4 @@
-"""What a launcher counts of groups that do not come about, and of collectives that fail: real ranks, and gloo."""
+"""Metrics of a launcher about groups that do not form and collectives that fail: real ranks, and gloo."""
 
 from __future__ import annotations
 

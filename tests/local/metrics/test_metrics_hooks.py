@@ -24,7 +24,7 @@ from ddp_trainer.metrics.storage.mmap_store import RANK, read
 def told(name):
     return read(Path(os.environ["DDP_METRICS_DIR"], "rank-0.board"), RANK).values.get(name, 0.0)
 """
-"""How a script of these tests asks what was counted of it."""
+"""Function with which a script of these tests reads its own metrics."""
 
 SHAPES = (
     READ
@@ -37,7 +37,7 @@ data = TensorDataset(torch.randn(22, 4), torch.randn(22, 1))
 seen, before = {}, [0.0, 0.0]
 
 def note(shape):
-    torch.optim.SGD([torch.ones(1)]).step()  # another optimizer: what was counted until now is told
+    torch.optim.SGD([torch.ones(1)]).step()  # another optimizer: flushes the counters
     now = [told("ddp_steps_total"), told("ddp_samples_total")]
     seen[shape] = [new - old for new, old in zip(now, before)]
     before[:] = now
@@ -61,7 +61,7 @@ def collate(rows):
 for batch in DataLoader(data, batch_size=4, num_workers=2, collate_fn=collate):
     compute(model, batch)
     optimizer.step()
-note("workers, and a collate of its own")
+note("workers, and another collate")
 
 class Rows(IterableDataset):
     def __iter__(self):
@@ -138,7 +138,7 @@ print(len(graphs), sum(counters["graph_break"].values()))
 
 
 def worker(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """What a launcher starts for a rank, without the launcher."""
+    """Run the process of a rank without its launcher."""
     path = folder / "script.py"
     path.write_text(script)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
@@ -176,7 +176,7 @@ def test_steps_and_samples_are_counted_whatever_the_loop_looks_like(tmp_path: Pa
     assert "metrics" not in done.stderr
     assert json.loads(done.stdout) == {
         "the last batch is small": [6, 22],
-        "workers, and a collate of its own": [6, 22],
+        "workers, and another collate": [6, 22],
         "a stream, and an evaluation after each step": [3, 10],
         "a fork": [1, 0],
         "errors": ["LookupError", "RuntimeError"],

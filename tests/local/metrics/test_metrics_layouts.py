@@ -1,4 +1,4 @@
-"""Ranks that share a model tell what they wait for and what they computed, whatever the layout."""
+"""Ranks that share a model report waiting times and computed work in every layout."""
 
 from __future__ import annotations
 

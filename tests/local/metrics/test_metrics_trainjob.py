@@ -25,7 +25,7 @@ PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/sta
 
 @dataclass
 class Kubeflow:
-    """A status server: what it was told, and what it answers."""
+    """A status server: received reports, and answers."""
 
     url: str = ""
     certificate: str = ""
@@ -36,7 +36,7 @@ class Kubeflow:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a server on this machine, by nobody else's word."""
+    """Self-signed certificate of a server on this machine."""
     openssl, folder = shutil.which("openssl"), tmp_path_factory.mktemp("tls")
     if openssl is None:
         pytest.skip("needs openssl, to make a certificate")

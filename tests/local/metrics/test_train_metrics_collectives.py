@@ -1,19 +1,15 @@
-"""What a scrape tells of ranks that are blocked, loop, are stopped, hold the GIL or are dead, with a real group."""
+"""Metrics of ranks that are blocked, late, are stopped, hold the GIL or are dead, with a real group."""
 
 from __future__ import annotations
 
 import os
 import signal
-import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
-from tests.support.launch_harness import Running, Stage, wait_until, worker_pid
-from tests.support.metrics_processes import Scrape
-
-SCRIPT = Path(__file__).with_name("hanging_metered.py")
+from tests.support.launch_harness import HANGING, Running, Stage, order_fault, wait_until, worker_pid
+from tests.support.metrics_processes import Scrape, scraped
 
 
 class Pod:
@@ -22,14 +18,13 @@ class Pod:
     def __init__(self, stage: Stage) -> None:
         self.folder = stage.folder
         self.boards = stage.folder / "boards"
-        flags = ["--metrics-port", "0", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
+        flags = ["--metrics-port", "0", "--nproc-per-node", "2", "--max-restarts", "3", str(HANGING)]
         values = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
         self.run: Running = stage.launch(*flags, **values, DDP_METRICS_ADDRESS="127.0.0.1")
         self.address = self.run.line(r"(http://127\.0\.0\.1:\d+/metrics)")[1]
 
     def scrape(self) -> Scrape:
-        with urllib.request.urlopen(self.address, timeout=2) as answer:
-            return Scrape(answer.read().decode())
+        return scraped(self.address)
 
     def until(self, holds: Callable[[Scrape], object], what: str) -> Scrape:
         """Scrape again and again until it shows what must come; every one is answered within two seconds."""
@@ -42,14 +37,9 @@ class Pod:
         wait_until(is_so, what)
         return seen[-1]
 
-    def order(self, kind: str) -> None:
-        unread = self.folder / "unread"
-        unread.write_text(kind)
-        unread.replace(self.folder / "rank-1")
-
     def inject_fault(self, kind: str) -> None:
         """Have rank 1 get into trouble."""
-        self.order(kind)
+        order_fault(self.folder, 1, kind)
         self.run.line(f"trouble: rank=1 kind={kind}")
 
 
@@ -65,19 +55,19 @@ def is_behind(scrape: Scrape) -> bool:
 
 def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     pod = Pod(stage)
-    pod.until(lambda seen: (begun(seen, 0) or 0) > 5 and (seen.value(Metric.STEP, rank="1") or 0) > 5, "it trains")
+    pod.until(lambda seen: (begun(seen, 0) or 0) > 5 and (seen.value(Metric.STEPS, rank="1") or 0) > 5, "it trains")
 
-    # Rank 1 in a loop of Python, rank 0 blocked in the collective with the GIL free.
-    pod.inject_fault("loop")
+    # Rank 1 outside the collective, rank 0 blocked in the collective with the GIL free.
+    pod.inject_fault("nap")
     looping = pod.until(is_behind, "rank 0 waits for rank 1")
     stood = looping.value(Metric.LAST_STEP_TIMESTAMP, rank="0")
     again = pod.until(is_behind, "it stays so")
     assert again.value(Metric.LAST_STEP_TIMESTAMP, rank="0") == stood
     assert [again.value(Metric.RANK_UP, rank=rank) for rank in "01"] == [1, 1]
-    pod.order("go on")
+    order_fault(pod.folder, 1, "wake")
     pod.until(lambda seen: (seen.value(Metric.LAST_STEP_TIMESTAMP, rank="0") or 0) > (stood or 0), "it goes on")
 
-    # Stopped: its own numbers stay, and the kernel's word is told.
+    # Stopped: its own numbers stay, and the kernel's state of the process is exported.
     pid = worker_pid(pod.run.pid, 1)
     os.kill(pid, signal.SIGSTOP)
     stopped = pod.until(lambda seen: seen.value("ddp_rank_stopped", rank="1") == 1, "it is stopped")
@@ -89,12 +79,12 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     assert going.value("ddp_rank_stopped", rank="1") == 0
 
     # The GIL is held inside a collective that the rank has entered: only torch's own threads can know.
-    pod.inject_fault("gil")
+    pod.inject_fault("wait")
     held = pod.until(lambda seen: begun(seen, 0) == (begun(seen, 1) or 0) + 1, "rank 1 is where its recorder says")
     assert held.value(Metric.RANK_UP, rank="1") == 1
     steps = held.value(Metric.STEPS, rank="1")
 
-    # Killed: the reason is counted, the group is formed anew, and its counters go on in the same series.
+    # Killed: the reason is counted, the group re-forms, and its counters continue in the same series.
     os.kill(pid, signal.SIGKILL)
     back = pod.until(lambda seen: (seen.value(Metric.STEPS, rank="1") or 0) > (steps or 0) + 3, "it steps again")
     assert back.value(Metric.FAILURES, reason=FailureReason.SIGKILL) == 1

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.common.parallel_dims import WRITTEN
-from tests.local.train.test_train_products import run
+from tests.local.train.test_train_products import saving
 from tests.local.workloads.train_forked import losses_of
 
 ROOT: Final = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(packages: Path, program: str) -> Any:
-    """What a program with the copied packages prints as JSON."""
+    """Run a program with the copied packages, and return the JSON that it prints."""
     found = [sys.executable, "-c", dedent(program)]
     done = subprocess.run(
         found, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False
@@ -87,12 +87,8 @@ def test_a_run_along_it_learns_what_one_process_does_and_goes_on_in_another_layo
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(packages))
     alone, cut = tmp_path / "alone", tmp_path / "cut"
-    layouts = {"shard=2,mirror=2": 4, "mirror=2": 2}
-    runs = [
-        run(cut, 2 * number, ["--parallel", layout], world=world)
-        for number, (layout, world) in enumerate(layouts.items(), start=1)
-    ]
-    wanted_losses, *parts = losses_of(tmp_path, run(alone, 4, (), world=1), *runs)
+    runs = [saving(cut, steps, "--parallel", layout) for steps, layout in ((2, "shard=2,mirror=2"), (4, "mirror=2"))]
+    wanted_losses, *parts = losses_of(tmp_path, saving(alone, 4), *runs)
     assert list(chain(*parts)) == pytest.approx(wanted_losses, rel=1e-4)
     wanted, last = (json.loads(item.with_suffix(".json").read_text()) for item in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)

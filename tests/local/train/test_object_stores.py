@@ -37,7 +37,7 @@ from tests.support.object_stores import (
 from tests.support.train_builders import a_manifest
 
 STATE_NUMBERS = 4_300_000
-"""Of 4 bytes: more than two parts of an upload."""
+"""Numbers of 4 bytes: more than two parts of an upload."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def proxy(servers: dict[str, Store], monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> StorageUrl:
-    """A prefix of its own for each test."""
+    """Prefix of this test."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return StorageUrl(f"s3://{BUCKET}/{name}")
 
@@ -70,7 +70,7 @@ def _use(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 def a_pod(
     url: StorageUrl, disk: Path, monkeypatch: pytest.MonkeyPatch, generation: int, alarms: list[str] | None = None
 ) -> CheckpointDirectory:
-    """Return the checkpoints as a writer of this generation sees them, with a disk of its own."""
+    """Return the checkpoints as a writer of this generation sees them, with a new disk."""
     monkeypatch.setattr("tempfile.tempdir", str(disk / str(generation)))
     claim = Claim(f"token{generation}", generation, generation, "run", 1)
     return open_checkpoints(url, claim, keep=2, alarm=[].append if alarms is None else alarms.append)

@@ -17,7 +17,7 @@ if os.environ.get("WHOSE_CLOCK") in sys.orig_argv:
     right = time.time
     time.time = lambda: right() + float(os.environ["SECONDS_AHEAD"])
 """
-"""As ``sitecustomize``: the clock of the store or of the launcher is ahead, and that of the worker is right."""
+"""``sitecustomize.py``: the clock of the store or of the launcher is ahead, and that of the worker is right."""
 YEAR_SECONDS = 365 * 86_400
 
 

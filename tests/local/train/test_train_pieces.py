@@ -41,7 +41,7 @@ def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tm
 
 
 def by_torch(directory: Path) -> dict[str, torch.Tensor]:
-    """What a script without our trainer loads."""
+    """Load the weights as a script without this trainer."""
     reader = ShardedCheckpointReader(directory)
     state = {name: torch.empty(size) for name, size in reader.sizes.items() if name.startswith("model.")}
     with pytest.warns(UserWarning, match="single process"):
@@ -50,5 +50,5 @@ def by_torch(directory: Path) -> dict[str, torch.Tensor]:
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
-    """What our trainer loads."""
+    """Load the weights as the trainer."""
     return dict(assemble_state(directory, Manifest.from_json((directory / "manifest.json").read_text()))["model"])

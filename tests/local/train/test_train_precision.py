@@ -10,10 +10,10 @@ import torch
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.transforms.precision import unsupported_reason
-from tests.local.workloads import train_imitated
+from tests.local.workloads.train_forked import PROGRAM
 from tests.local.workloads.train_outcome import STEPS, fail, train
 
-IMITATED = ("-m", train_imitated.__name__)
+IMITATED = ("-c", PROGRAM)
 
 
 def test_bf16_learns_what_32_bits_do_up_to_its_own_rounding_at_any_world(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
-"""Ranks of a spread model die, and the others go on with what they hold: nothing is lost, nor read or drawn anew."""
+"""Ranks of a sharded model die, and the others continue from memory: nothing is lost, reread or initialized again."""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
-from typing import Any
 
 import pytest
 
-from tests.local.launch.test_launch_reform import QUICKLY, hurry, workers_of
+from tests.local.launch.test_launch_reform import QUICKLY, demand_summary, hurry, workers_of
 from tests.local.workloads import train_half_voted, train_slow_disk
 from tests.support.launch_harness import Running, Stage, stage_of
 
@@ -34,14 +33,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 
 
 def losses(running: Running) -> dict[int, float]:
-    """Of each step that was told, the last of each."""
+    """Return the last reported loss of each step."""
     events = [json.loads(line) for line in running.lines if '"event": "step"' in line]
     return {event["step"]: event["loss"] for event in events}
-
-
-def summary(running: Running) -> dict[str, Any]:
-    (ended,) = (json.loads(line) for line in running.lines if '"event": "summary"' in line)
-    return dict(ended["summary"])
 
 
 def saved_slowly(stage: Stage) -> tuple[str, ...]:
@@ -51,12 +45,12 @@ def saved_slowly(stage: Stage) -> tuple[str, ...]:
 
 
 def watched(stage: Stage, *, pause: str) -> dict[str, str]:
-    """For a task that takes its time until it is told to hurry, and tells what it makes."""
+    """Environment of a task that is slow until a file exists, and logs each weight that it makes."""
     return {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "MADE": str(stage.folder / "made"), "PAUSE": pause}
 
 
 def made(stage: Stage) -> int:
-    """How often the first group of ranks and all later ones have made the weight that tells of it."""
+    """Return how often ranks have made the logged weight."""
     return len((stage.folder / "made").read_text().splitlines())
 
 
@@ -82,13 +76,13 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     hurry(stage)
     assert run.code() == 0, run.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+    demand_summary(run, lost_steps=0, steps=STEPS)
     assert losses(run) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
 
 
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
-    """In slices, of which torch remembers the most: the grid of the ranks is another one each time."""
+    """In slices, where torch caches the most: the grid of the ranks differs each time."""
     env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
     program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
     stage.store()
@@ -105,13 +99,13 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0], first.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
+    demand_summary(first, lost_steps=0)
 
 
 def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
-    """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
+    """No replica holds the lost shard, and the range of layouts allows a smaller one."""
     env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
     saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
     program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2:4")
@@ -127,14 +121,14 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     hurry(stage)
     assert first.code() == 0, first.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
+    demand_summary(first, steps=STEPS, world_size=2)
     assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(first)) == list(range(1, STEPS + 1))
 
 
 @pytest.mark.long
 def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
-    """Which is under way when the group has met in which another rank is the first one."""
+    """The save is still running when the new group, with another rank 0, has formed."""
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
     flags = (*saved_slowly(stage), "--parallel", "shard=2:4")
     stage.store()
@@ -146,7 +140,7 @@ def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_write
     assert workers_of(early) == survivors
     hurry(stage)
     assert [first.code(), early.code()] == [0, 0], first.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(first).items()
+    demand_summary(first, lost_steps=0, steps=STEPS)
 
 
 def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_the_others_go_on(stage: Stage) -> None:
@@ -160,7 +154,7 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     assert workers_of(run)[0] == survivor
     hurry(stage)
     assert run.code() == 0, run.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+    demand_summary(run, lost_steps=0, steps=STEPS)
 
 
 @pytest.mark.long
@@ -180,4 +174,4 @@ def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_othe
     assert int(went_on[1]) > given
     hurry(stage)
     assert spare.code() == 0, spare.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= summary(spare).items()
+    demand_summary(spare, steps=STEPS)

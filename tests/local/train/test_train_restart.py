@@ -1,73 +1,70 @@
-"""Ranks die and the world changes size, twice within one epoch; every sample still counts exactly once."""
+"""Ranks die and the world changes size; every sample still counts exactly once, also of a hand-written loop."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections import Counter
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Exit
-from tests.local.workloads import train_logged
+from ddp_trainer.common.constants import Env, Exit
+from tests.local.workloads import train_logged, train_reformed
 from tests.local.workloads.train_group import WorkerGroup
 from tests.local.workloads.train_outcome import fail
-
-SAMPLES, BATCH = 150, 4
-STEPS_PER_EPOCH = 38
+from tests.local.workloads.train_reformed import BATCH, STEPS_PER_EPOCH, demand_every_sample_once, samples_of_steps
 
 
-def start(world: int, generation: int, directory: Path, checkpoints: Path, logs: Path) -> WorkerGroup:
-    directory.mkdir()
-    flags = ["--epochs", "2", "--global-batch", str(BATCH), "--batch-slices", "4", "--log-steps", "1"]
-    flags += ["--checkpoint-dir", str(checkpoints), "--checkpoint-steps", "5", "--summary", str(directory / "summary")]
+def start(program: ModuleType, world: int, generation: int, place: Path, *, epochs: int = 2) -> WorkerGroup:
+    directory, logs = place / str(generation), place / "logs"
+    directory.mkdir(parents=True)
+    logs.mkdir(exist_ok=True)
+    flags = ["--epochs", str(epochs), "--global-batch", str(BATCH), "--batch-slices", "4", "--log-steps", "1"]
+    of_loop = {"EPOCHS": str(epochs), "SAVE_STEPS": "5", "HURRY": str(place)}
     return WorkerGroup(
         world,
-        flags,
+        [*flags, "--checkpoint-steps", "5"],
         directory=directory,
-        program=("-m", train_logged.__name__),
+        program=("-m", program.__name__),
         generation=generation,
-        env={"FETCH_LOG": str(logs)},
+        env={"FETCH_LOG": str(logs), Env.CHECKPOINT_DIR: str(place / "checkpoints"), **of_loop},
     )
 
 
-@pytest.mark.any_torch
-def test_two_kills_in_one_epoch_lose_and_repeat_no_sample(tmp_path: Path) -> None:
-    checkpoints, logs = tmp_path / "checkpoints", tmp_path / "logs"
-    reference, reference_logs = tmp_path / "reference", tmp_path / "reference-logs"
-    logs.mkdir()
-    reference_logs.mkdir()
-    with start(1, 0, tmp_path / "whole", reference, reference_logs) as group:
-        assert group.finish() == [Exit.SUCCESS], group.stderr()
+def finished(group: WorkerGroup) -> dict[str, Any]:
+    """Return the summary of a run that succeeds."""
+    (summary,) = [event["summary"] for event in group.events() if event["event"] == "summary"]
+    assert set(group.finish()) == {Exit.SUCCESS}, group.stderr()
+    return dict(summary)
 
-    for generation, (world, step, victim) in enumerate([(3, 8, 1), (2, 22, 0)]):
-        with start(world, generation, tmp_path / f"generation{generation}", checkpoints, logs) as group:
+
+@pytest.mark.any_torch
+@pytest.mark.parametrize("program", [train_logged, train_reformed], ids=["trainer", "own-loop"])
+def test_two_kills_and_resizes_lose_and_repeat_no_sample(program: ModuleType, tmp_path: Path) -> None:
+    with start(program, 1, 0, tmp_path / "whole") as group:
+        undisturbed = finished(group)
+    for generation, (world, step, victim) in enumerate([(3, 8, 1), (2, 15, 0)]):
+        with start(program, world, generation, tmp_path / "killed") as group:
             group.wait_for_step(step)
             group.ranks[victim].send_signal(signal.SIGKILL)
             codes = group.finish()
-        assert codes[victim] == -signal.SIGKILL
-        survivors = [code for rank, code in enumerate(codes) if rank != victim]
-        assert survivors == [Exit.RENDEZVOUS_LOST] * (world - 1), group.stderr()
-    with start(3, 2, tmp_path / "generation2", checkpoints, logs) as group:
-        assert group.finish() == [Exit.SUCCESS] * 3, group.stderr()
+        assert codes.pop(victim) == -signal.SIGKILL
+        assert codes == [Exit.RENDEZVOUS_LOST] * (world - 1), group.stderr()
+    with start(program, 3, 2, tmp_path / "killed") as group:
+        summary = finished(group)
 
-    steps = train_logged.surviving_steps(logs)
-    assert sorted(steps) == list(range(1, 2 * STEPS_PER_EPOCH + 1))
-    for epoch in range(2):
-        first = epoch * STEPS_PER_EPOCH + 1
-        counts = Counter(sample for step in range(first, first + STEPS_PER_EPOCH) for sample in steps[step])
-        assert counts == dict.fromkeys(range(SAMPLES), 1)
-    alone = train_logged.surviving_steps(reference_logs)
-    assert {step: sorted(ids) for step, ids in steps.items()} == {step: sorted(ids) for step, ids in alone.items()}
-
-    summary = json.loads((tmp_path / "generation2" / "summary").read_text())
-    assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
+    demand_every_sample_once(tmp_path / "killed/logs", 2)
+    assert samples_of_steps(tmp_path / "killed/logs") == samples_of_steps(tmp_path / "whole/logs")
+    wanted = {"samples_lost": 0, "samples_repeated": 0, "steps": 2 * STEPS_PER_EPOCH}
+    assert wanted.items() <= summary.items()
     assert summary["lost_steps"] > 0
     assert 0 < summary["goodput"] < 1
     assert abs(sum(summary["spent"].values()) - summary["seconds"]) < 0.01 * summary["seconds"]
     assert summary["spent"]["restart"] > 0
-    assert summary["steps"] == 2 * STEPS_PER_EPOCH
+    # The optimizer enlarges what sums of other orders round differently.
+    assert summary["loss"] == pytest.approx(undisturbed["loss"], rel=1e-2)
 
 
 def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp_path: Path) -> None:

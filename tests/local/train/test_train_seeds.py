@@ -1,4 +1,4 @@
-"""What people look for in a DDP trainer, each on real digits with two processes; most of it is tested elsewhere.
+"""Features of a DDP trainer, each on real digits with two processes; most of them are tested elsewhere.
 
 ====================================  ==========================================================================
 DataParallel                          test_train_strategies: one process; its GPU part is skipped by name
@@ -65,7 +65,7 @@ FLAGS = {
     "learning_rate": 0.1,
     "warmup_steps": 5,
 }
-"""Those of train_outcome."""
+"""Flags of train_outcome."""
 
 
 def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_once_a_step(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a person brings to stages keeps its meaning: frozen layers, an optimizer with groups, modules of a stage."""
+"""Customized stages: frozen layers, an optimizer with groups, modules of a stage."""
 
 from __future__ import annotations
 
@@ -10,46 +10,40 @@ import pytest
 import torch
 
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
-from tests.local.workloads.train_forked import Run, losses_of
+from tests.local.workloads.train_forked import Run, losses_of, run
 
-COMMON = (
-    *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--batch-slices", "2"),
-    *("--warmup-steps", "0", "--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
-)
 STAGES = ("--parallel", "pp=2", "--micro-batch", "2")
 
 
-def run(task: str, *flags: str) -> Run:
-    """One, on two ranks if it is laid out."""
-    world = 2 if "--parallel" in flags else 1
-    return Run(world, ["--task", f"tests.local.workloads.train_layouts:{task}", *COMMON, *flags])
+def run_of(task: str, *flags: str) -> Run:
+    return run("--task", f"tests.local.workloads.train_layouts:{task}", *flags)
 
 
 def optimizer_in(directory: Path) -> dict[str, Any]:
-    """Of its newest checkpoint."""
+    """Return the optimizer state of the newest checkpoint."""
     found: dict[str, Any] = unpack(read(next(iter(directories(directory)))))["optimizer"]
     return found
 
 
 @pytest.mark.timeout(600)
 def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -> None:
-    """One process and two stages go on from each other's checkpoints, in pieces or written by one rank."""
+    """One process and two stages resume from each other's checkpoints, in pieces or written by one rank."""
     one, two, total = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     task, numbers = "FrozenAndGrouped", [tmp_path / "alone.json", tmp_path / "staged.json"]
     half, still = ("--precision", "fp16", "--max-steps", "2"), ("--learning-rate", "1e-12", "--max-steps", "1")
     by_one_rank = ("--checkpoint-dir", str(total), "--checkpoint-scope", "pod")
     losses = losses_of(
         tmp_path,
-        run(task, "--max-steps", "2", "--checkpoint-dir", str(one)),
-        run(task, "--max-steps", "2", "--checkpoint-dir", str(two), *STAGES),
-        run(task, "--max-steps", "2", *by_one_rank, *STAGES),
-        run(task, "--max-steps", "3", "--checkpoint-dir", str(one), *STAGES),
-        run(task, "--max-steps", "3", "--checkpoint-dir", str(two)),
-        run(task, "--max-steps", "3", *by_one_rank),
-        run("Frozen", *half),
-        run("Frozen", *half, *STAGES),
-        run("Numbers", *still, "--summary", str(numbers[0])),
-        run("DroppedBetween", *still, *STAGES, "--summary", str(numbers[1])),
+        run_of(task, "--max-steps", "2", "--checkpoint-dir", str(one)),
+        run_of(task, "--max-steps", "2", "--checkpoint-dir", str(two), *STAGES),
+        run_of(task, "--max-steps", "2", *by_one_rank, *STAGES),
+        run_of(task, "--max-steps", "3", "--checkpoint-dir", str(one), *STAGES),
+        run_of(task, "--max-steps", "3", "--checkpoint-dir", str(two)),
+        run_of(task, "--max-steps", "3", *by_one_rank),
+        run_of("Frozen", *half),
+        run_of("Frozen", *half, *STAGES),
+        run_of("Numbers", *still, "--summary", str(numbers[0])),
+        run_of("DroppedBetween", *still, *STAGES, "--summary", str(numbers[1])),
     )
     for like, other in ((0, 1), (0, 2), (3, 4), (3, 5)):
         assert losses[other] == pytest.approx(losses[like], rel=1e-5)

@@ -33,7 +33,7 @@ PROGRAM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a run is spread, and what a fault costs it."""
+    """Layout of a run, and the cost of a fault in it."""
 
     nodes: int = 1
     nproc: int = 1

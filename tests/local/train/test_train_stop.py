@@ -1,4 +1,4 @@
-"""SIGTERM on one rank stops all ranks after the same step, saved; the run goes on from there."""
+"""SIGTERM on one rank stops all ranks after the same step, which is saved; the run resumes from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However ranks stay one model, they learn the same; where they do not, it is said how far."""
+"""All strategies that synchronize each step learn the same; the others within a stated bound."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_local_sgd_saves_at_synchronisations_alone_and_goes_on_from_them(tmp_pat
     flags = ["--strategy", "local-sgd", "--sync-steps", "5", "--momentum", "0.9", "--keep", "99"]
     saving = ["--checkpoint-steps", "1", "--checkpoint-dir"]
     undisturbed = train(tmp_path / "whole", [*flags, *saving, str(tmp_path / "whole/c")])
-    # Rank 0 goes on alone until the next synchronisation.
+    # Rank 0 continues alone until the next synchronisation.
     saving.append(str(tmp_path / "killed/c"))
     killed = train(tmp_path / "killed", [*flags, *saving], task="DyingDigits", fatal_batch=13)
     # After every fifth step, an epoch of 23, and the run.

@@ -1,11 +1,10 @@
-"""Ranks die at random points of a step, on a model of NCCL's rules: what counts is whole, and nobody stays who may not.
+"""Ranks die at random points of a step, on a model of NCCL's rules: committed steps are whole, and groups end.
 
 ``DDP_STANDIN_KILLS`` is how many die in each layout; ``DDP_STANDIN_SEED`` repeats a run, which prints its seed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -47,7 +46,7 @@ def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
 
 
 def variables_of(layout: str, log: Path, kills: int) -> dict[str, str]:
-    """What the processes of a run read."""
+    """Environment of the processes of a run."""
     seeds = {"SEED": SEED, "STREAM_MODEL_SEED": SEED}
     details = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
     return {"OMP_NUM_THREADS": "1", **seeds, **details}
@@ -67,7 +66,7 @@ def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tup
 
 
 def undisturbed(folder: Path, layout: str, steps: int) -> tuple[Noted, dict[str, Any]]:
-    """What the processes of a run on gloo note in which nobody dies, and its evaluation."""
+    """Return the log and the evaluation of a run on gloo without deaths."""
     log = folder / "undisturbed"
     log.mkdir()
     variables = {**variables_of(layout, log, kills=0), "PLAIN": "1"}
@@ -80,14 +79,14 @@ def undisturbed(folder: Path, layout: str, steps: int) -> tuple[Noted, dict[str,
 
 @dataclass
 class Noted:
-    """What the processes of a run have noted."""
+    """Log of the processes of a run."""
 
     losses: dict[int, set[float]] = field(default_factory=lambda: defaultdict(set))
-    """Of each step that counted, as every process has heard it."""
+    """Losses of each committed step, as each process received them."""
     samples: dict[int, list[int]] = field(default_factory=dict)
-    """Of each step, what was read for it in the last group that took it."""
+    """Samples of each step, as read in the last group that took it."""
     groups: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
-    """Of each process, its groups in order, and whether a step counted there."""
+    """Groups of each process in order, and whether a step was committed there."""
 
     @classmethod
     def of(cls, log: Path) -> Noted:
@@ -122,13 +121,8 @@ class Noted:
 
 
 def is_of_a_lost_peer(line: str) -> bool:
-    """Whoever ends beside the dead says that it lost a peer, and nothing that garbage has led it to."""
+    """Return whether an error names the lost peer, and not a result of garbage data."""
     return "lost a peer" in line or "This process ends with its group: " in line
-
-
-def told(run: Running, event: str) -> dict[str, Any]:
-    (line,) = (json.loads(line) for line in run.lines if f'"event": "{event}"' in line)
-    return dict(line)
 
 
 def demand_every_sample_once(noted: Noted, steps: int) -> None:
@@ -153,12 +147,12 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
     assert run.code() == 0, run.output
     noted = Noted.of(log)
     assert len((log / "kills").read_text().splitlines()) == KILLS
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": steps}.items() <= told(run, "summary")["summary"].items()
+    reform.demand_summary(run, steps=steps)
     demand_every_sample_once(noted, steps)
     # One step with gradients that were not reduced would show in the losses of all later ones.
     found = {step: sorted(losses) for step, losses in noted.losses.items()}
     assert found == {step: pytest.approx(sorted(losses), rel=1e-6) for step, losses in expected.losses.items()}
-    assert told(run, "evaluated")["metrics"] == pytest.approx(evaluated["metrics"], rel=1e-6)
+    assert reform.told(run, "evaluated")["metrics"] == pytest.approx(evaluated["metrics"], rel=1e-6)
     assert noted.stayed_in_vain == []
     assert [line for line in run.lines if "error: " in line.lower() and not is_of_a_lost_peer(line)] == []
 
@@ -193,5 +187,4 @@ def test_a_loop_of_ones_own_outlives_such_a_group_where_the_environment_asks_for
     assert reform.training(first, 2, after=seen) == survivor
     reform.hurry(stage)
     assert [first.code(), second.code()] == [0, 0]
-    assert "lost=0 0 0 end" in first.output
-    reform.demand_every_sample_once(stage)
+    reform.demand_nothing_lost(stage, first)

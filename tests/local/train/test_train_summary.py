@@ -1,4 +1,4 @@
-"""The result of a run is told by every pod of it, since any one of them may be the last that is left."""
+"""Every pod of a run reports its result, since any one of them may be the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run computes does not depend on how many ranks compute it."""
+"""The result of a run does not depend on the number of ranks."""
 
 from __future__ import annotations
 

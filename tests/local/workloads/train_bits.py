@@ -1,4 +1,4 @@
-"""What runs leave behind as one SHA-256, and the tasks and programs whose bits the tests beside this file compare.
+"""Results of runs as one SHA-256, and the tasks and programs whose bits the tests compare.
 
 Started as a program, it trains as the flags say, on the task below, and dies by SIGKILL at the place that ``DIE_AT``
 names as ``place:calls``: see :data:`PLACES`. Rank 0 does. Rank ``UNLIKE_RANK`` computes with two threads.
@@ -69,7 +69,7 @@ class _Unreadable(LabeledImages):
 
 
 class TornDigits(SmallDigits):
-    """Of some slices none can be read."""
+    """Digits of which some slices cannot be read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,13 +116,13 @@ class Runs:
         self._losses: dict[int, float] = {}
         self.metrics: list[dict[str, float]] = []
         self.said = ""
-        """By rank 0 of the last generation, to people."""
+        """stderr of rank 0 of the last generation."""
         self.notes: list[str] = []
-        """What the runs told people about bits."""
+        """Messages of the runs about bits."""
         self.batch_slices: list[int] = []
-        """Of each rank, where they were balanced."""
+        """Slices of each rank, where they were balanced."""
         self.summary: dict[str, Any] = {}
-        """Of the last generation that ended."""
+        """Summary of the last generation that ended."""
 
     def train(self, world: int, *flags: str, die_at: str = "", unlike_rank: int | None = None) -> list[int]:
         """One more generation; its exit codes. A step that is done again must come to the same loss."""
@@ -153,11 +153,11 @@ class Runs:
 
     @property
     def steps(self) -> list[int]:
-        """Whose losses are known."""
+        """Steps with a known loss."""
         return sorted(self._losses)
 
     def sha256(self) -> str:
-        """Of weights, optimizer, losses of all steps, and metrics of the last evaluation."""
+        """Digest of weights, optimizer, losses of all steps, and metrics of the last evaluation."""
         state = unpack(read(next(directories(self.checkpoints))))
         saved = {name: state[name] for name in ("model", "optimizer", "ledger", "cursor")}
         return sha256([saved, sorted(self._losses.items()), self.metrics[-1]])

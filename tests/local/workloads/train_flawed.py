@@ -26,7 +26,7 @@ class PlainDigits(Digits):
 
 
 class MarkedDigits(PlainDigits):
-    """One sample is marked; ``flaw`` says what its mark does."""
+    """Digits with one marked sample; ``flaw`` selects the effect of its mark."""
 
     name = "marked-digits"
 
@@ -56,7 +56,7 @@ class FlawedGradient(MarkedDigits):
 
 
 class FlawedOnce(MarkedDigits):
-    """As a bit that flips in memory: not there when the step is computed again."""
+    """A flaw like a flipped bit in memory: gone when the step is computed again."""
 
     name = "flawed-once"
 
@@ -101,7 +101,7 @@ class UnusedDigits(PlainDigits):
 
 
 class NormalizedDigits(PlainDigits):
-    """With running statistics."""
+    """Digits for a model with running statistics."""
 
     name = "normalized-digits"
 

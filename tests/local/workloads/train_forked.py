@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +20,24 @@ precision._cpu_has_fp16 = lambda: True  # where the processor has none, torch im
 sys.exit(main(sys.argv[1:], recorder=rank_recorder))
 """
 
+FLAGS = (
+    *("--task", "tests.local.workloads.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
+    *("--global-batch", "8", "--batch-slices", "2", "--learning-rate", "0.001", "--warmup-steps", "0"),
+    *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
+)
+
 
 class Run(NamedTuple):
     """One run."""
 
     world: int
     flags: Sequence[str]
+
+
+def run(*flags: str) -> Run:
+    """A run with :data:`FLAGS` and these, on as many ranks as ``--parallel`` makes, if it is given."""
+    layout = dict(pairwise(flags)).get("--parallel", "")
+    return Run(math.prod(map(int, re.findall(r"=(\d+)", layout))), [*FLAGS, *flags])
 
 
 def events_of(directory: Path, *runs: Run, env: Mapping[str, str] | None = None) -> list[list[dict[str, Any]]]:

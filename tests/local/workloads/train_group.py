@@ -13,7 +13,7 @@ from tests.support.fork_server import ForkedProcess
 from tests.support.ports import free_port
 
 ENTRY = "import sys; from ddp_trainer.train.cli import main; sys.exit(main(sys.argv[1:]))"
-"""What ``python -m ddp_trainer train`` does, without the other rooms."""
+"""The program ``python -m ddp_trainer train``, with fewer imports."""
 
 
 class WorkerGroup:
@@ -30,7 +30,7 @@ class WorkerGroup:
         pods: Sequence[Mapping[str, str]] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """``pods``: one mapping per rank makes every rank a pod of its own, with these variables."""
+        """``pods``: environment of each rank, each of which is then a separate pod."""
         self._directory = directory
         common = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))},
@@ -51,22 +51,16 @@ class WorkerGroup:
 
     @staticmethod
     def _place(rank: int, world: int, pods: Sequence[Mapping[str, str]]) -> dict[str, str]:
-        local = (
-            {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            if pods
-            else {
-                "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": str(world),
-            }
-        )
-        return {"RANK": str(rank), **local, **(pods[rank] if pods else {})}
+        if pods:
+            return {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **pods[rank]}
+        return {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
 
     def error_file(self, rank: int) -> Path:
         """torch's error file of a rank."""
         return self._directory / f"error.{rank}.json"
 
     def stderr(self, rank: int = 0) -> str:
-        """What a rank said to people so far."""
+        """Return the stderr of a rank so far."""
         return (self._directory / f"stderr.{rank}").read_text()
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -76,7 +70,7 @@ class WorkerGroup:
             yield json.loads(line)
 
     def wait_until_ready(self) -> None:
-        """Return when a task of :mod:`tests.local.workloads.train_waiting` says so."""
+        """Return when a task of :mod:`tests.local.workloads.train_waiting` reports it."""
         if not any(event["event"] == "ready" for event in self.events()):
             raise AssertionError(f"the run ended before it was ready: {self.stderr()}")
 

@@ -1,6 +1,6 @@
 """The trainer, and a network that fails at the worst moment: rank 1 never hears that a step counts which others took.
 
-Its task takes its time until it is told to hurry, and tells how often a weight of its model was made.
+Its task is slow until the file ``$HURRY`` exists, and logs each time a weight of its model is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.local.workloads.train_layouts import Numbers, Rows
 from tests.local.workloads.train_reformed import dawdle
 
 UNHEARD = 4
-"""Votes of a process whose verdict is heard everywhere."""
+"""Votes of a process whose verdict reaches every rank."""
 
 _whole = train_step.decide_step
 _votes = 0

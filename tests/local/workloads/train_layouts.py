@@ -78,15 +78,14 @@ class DrawnWhole:
 
 
 class Numbers(DrawnWhole):
-    """Whose model is cut before it has memory."""
+    """A GPT task whose model is cut before it has memory."""
 
     def init_weight(self, model: nn.Module, name: str, weight: Tensor) -> None:
-        """As the GPT draws it."""
         cast("Gpt", model).init_weight(name, weight)
 
 
 class DroppedOutside(Numbers):
-    """With dropout where every token is by itself, and none of attention."""
+    """A GPT task with dropout on single tokens, and none in attention."""
 
     dropout = 0.2
 
@@ -100,7 +99,7 @@ class DroppedOutside(Numbers):
 
 
 class Patched(Gpt):
-    """With a convolution's weight and two buffers, which move its logits."""
+    """A GPT with a convolution's weight and two buffers, which shift its logits."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Int64 ``(n, window)`` to float32 ``(n, window, vocabulary)``."""
@@ -109,7 +108,7 @@ class Patched(Gpt):
 
 
 class LaidOut(DrawnWhole):
-    """Whose weights and buffers lie in memory otherwise than row behind row; the buffers are others on each rank."""
+    """Weights and buffers are not row-major in memory; the buffers differ on each rank."""
 
     width = 64
 
@@ -125,10 +124,10 @@ class LaidOut(DrawnWhole):
 
 
 class Unseeded(DrawnWhole):
-    """Whose weights are others on each rank: of the second half of the layers, on each two ranks."""
+    """Weights differ on each rank; those of the second half of the layers on each two ranks."""
 
     def model(self) -> nn.Module:
-        """As ever, and moved."""
+        """Return the model with its weights shifted by rank."""
         model, rank = super().model(), int(os.environ["RANK"])
         for name, weight in model.named_parameters():
             is_late = name.startswith(("blocks.2", "blocks.3", "norm"))
@@ -138,13 +137,13 @@ class Unseeded(DrawnWhole):
 
 
 class Dropped(Numbers):
-    """With dropout, everywhere where a GPT has it."""
+    """A GPT task with dropout."""
 
     dropout = 0.2
 
 
 class Frozen(Numbers):
-    """Of two stages the first has nothing to learn."""
+    """The first of two stages is frozen."""
 
     def model(self) -> nn.Module:
         """As ever."""
@@ -156,10 +155,9 @@ class Frozen(Numbers):
 
 
 class Grouped(Numbers):
-    """With an optimizer of its own: weights of several dimensions decay, and the first of them stand behind others."""
+    """An optimizer with groups: weights of several dimensions decay, and come after the others."""
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """As a person would write it who knows nothing of stages."""
         learning = [weight for weight in parameters if weight.requires_grad]
         decaying = [weight for weight in learning if weight.dim() > 1]
         others = [weight for weight in learning if weight.dim() < 2]
@@ -173,7 +171,7 @@ class FrozenAndGrouped(Grouped, Frozen):
 
 
 class Between(nn.Module):
-    """A stage that is no part of the model, and drops out of what it takes."""
+    """A stage outside the model, with dropout on its input."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -183,14 +181,12 @@ class Between(nn.Module):
         self._stage = [stage]
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Of a stage that takes numbers."""
         return self._stage[0](self.dropout(stream))
 
 
 class DroppedBetween(Numbers):
-    """With stages of its own, the second of which drops out."""
+    """Customized stages, the second of which has dropout."""
 
     def pipeline_stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
-        """As a person would hand it over."""
         stage = cast("Gpt", model).pipeline_stage(index, count)
         return Between(stage) if index else stage

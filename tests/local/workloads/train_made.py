@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 runs = 0
-"""In this process."""
+"""Number of runs in this process."""
 
 
 def count() -> None:

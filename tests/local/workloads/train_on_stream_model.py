@@ -1,13 +1,13 @@
 """The trainer on a model of NCCL's rules, whose ranks die at random points of a step until enough of them have.
 
 ``KILLS`` ranks die, one in each group, at a point that ``SEED`` decides: when so many operations of a step have begun,
-or some milliseconds later, in whatever the process is about then. Each process notes in a file of its own, in ``$LOG``:
+or some milliseconds later, in whatever the process is about then. Each process writes a log file in ``$LOG``:
 
 - ``A generation``: its parts are being built for this group,
 - ``S generation step`` and ``F sample``: a step begins, and these samples are read for it,
 - ``V generation step loss operations``: it has heard that the step counts, and with what loss of all ranks.
 
-``$LOG/kills`` has a line for each death. With ``PLAIN`` set, the same runs on gloo as it is, and nobody dies.
+``$LOG/kills`` has a line for each death. With ``PLAIN`` set, the same runs on plain gloo, without deaths.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.local.workloads.train_layouts import Numbers
 from tests.support import stream_model
 
 LATEST_SECONDS = 0.03
-"""From the operation to the death."""
+"""Longest time from the operation to the death."""
 
 
 class Log:
-    """What this process notes."""
+    """Log of this process."""
 
     def __init__(self) -> None:
         self._file: TextIO | None = None
@@ -52,7 +52,7 @@ LOG = Log()
 
 
 class Doom:
-    """When this process dies in its group, if it does."""
+    """Point at which this process dies in its group, if any."""
 
     def __init__(self) -> None:
         self._generation = ""
@@ -104,7 +104,7 @@ DOOM = Doom()
 
 
 class EvenNumbers(Numbers):
-    """As many as fill whole steps."""
+    """Number of samples that fill whole steps."""
 
     rows = 64
 

@@ -18,10 +18,10 @@ COMMON = ("--max-steps", str(STEPS), "--optimizer", "sgd", "--learning-rate", "0
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a run said and left."""
+    """Output and results of a run."""
 
     losses: list[float]
-    """Of every step that rank 0 showed."""
+    """Loss of every step that rank 0 logged."""
     rates: list[float]
     notes: list[str]
     summary: dict[str, Any]
@@ -39,7 +39,7 @@ def train(
     kill_at: int | None = None,
     fatal_batch: int | None = None,
 ) -> Ended:
-    """Train to the end. If rank 1 is killed after a step, or dies in a batch of DyingDigits, a new group goes on."""
+    """Train to the end. If rank 1 is killed after a step, or dies in a batch of DyingDigits, a new group resumes."""
     directory.mkdir(parents=True, exist_ok=True)
     every = [*COMMON, "--task", TASKS + task, "--log-steps", "1", "--summary", str(directory / "summary"), *flags]
     is_killed = kill_at is not None or fatal_batch is not None

@@ -41,7 +41,7 @@ FIRST, LATER, LAST = 3, 4, 5
 
 
 class OddNumbers(Numbers):
-    """With a table of an odd number of rows, of which ranks have unlike shares."""
+    """A table with an odd number of rows, so that shards differ in size."""
 
     window = 9
 
@@ -56,7 +56,7 @@ class Stand:
 
     @classmethod
     def under(cls, layout: str, around: ProcessContext, path: Path, *, loads: bool = False) -> Stand:
-        """With a state that one step has moved; or with none, where it ``loads`` one."""
+        """Build a state after one step; or an empty one, to load into."""
         config = Config(
             checkpoint_dir=path,
             parallel=LayoutRange.parse(layout),
@@ -86,7 +86,7 @@ class Stand:
         return saver.durable_step
 
     def load(self) -> int:
-        """Go on from the newest checkpoint; its step."""
+        """Load the newest checkpoint; return its step."""
         found = broadcast_latest_checkpoint(
             self._saver().latest_checkpoint(self.around.group), self.around.group, lambda _: None
         )
@@ -95,7 +95,7 @@ class Stand:
         return self.state.step
 
     def digest(self) -> str:
-        """Of the whole state, on the ranks that gather it."""
+        """Digest of the whole state, on the ranks that gather it."""
         undisturbed = self.state.state_dict(keeps=self.around.group.rank == 0)
         return sha256(list(tensors(undisturbed["model"]))) + sha256(list(tensors(undisturbed["optimizer"]["state"])))
 
@@ -105,7 +105,7 @@ class Stand:
 
 
 def tensors(tree: Mapping[Any, Any]) -> Any:
-    """In the order of their names."""
+    """Yield tensors in the order of their names."""
     for name in sorted(tree):
         value = tree[name]
         if isinstance(value, Tensor):
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def meet_damage(stand: Stand, path: Path) -> None:
-    """One bit of what the other rank has written is another one; then its disk takes no more than a little."""
+    """Flip one bit of the other rank's file; then limit the free space of its disk."""
     rank = stand.around.group.rank
     tell(durable=stand.save(LATER))
     if rank == 1:

@@ -1,4 +1,4 @@
-"""What outlives its groups: a task whose steps take their time until they are told to hurry, and a loop of one's own.
+"""Survivors of their groups: a task whose steps are slow until a file exists, and a hand-written loop.
 
 Both note every sample that is fetched, in a file per process: ``S generation step`` before the samples of a step,
 ``F sample`` for each. The log knows nothing of plan, ledger or vote.
@@ -6,12 +6,13 @@ Both note every sample that is fetched, in a file per process: ``S generation st
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,11 @@ from ddp_trainer import elastic
 from ddp_trainer.train.tasks.digits import LabeledImages
 from tests.local.workloads.train_bits import SmallDigits
 
-SAMPLES = 96
-BATCH = 12
-EPOCHS = 30
+SAMPLES = 150
+BATCH = 8
+EPOCHS = 12
+STEPS_PER_EPOCH = -(-SAMPLES // BATCH)
+"""The last one is smaller."""
 PAUSE_SECONDS = 0.2
 
 
@@ -65,24 +68,42 @@ class Logged(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return x, x.sum() * 2
 
 
+def logging() -> TextIO:
+    """Return the log of this process, line-buffered, so that a killed process has written all it fetched."""
+    return Path(os.environ["FETCH_LOG"], str(os.getpid())).open("a", buffering=1)
+
+
 def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 8, bias=False), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    # Line-buffered: a killed process has written all it fetched.
-    with Path(os.environ["FETCH_LOG"], str(os.getpid())).open("w", buffering=1) as log:
+    options: dict[str, Any] = {
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9),
+        "clip_norm": 5.0,
+        "epochs": int(os.environ.get("EPOCHS", EPOCHS)),
+        "checkpoint_steps": int(os.environ.get("SAVE_STEPS", "0")) or None,
+    }
+    with logging() as log:
         data = Logged(log)
-        with elastic.run(model, optimizer, data, global_batch=BATCH, batch_slices=4, epochs=EPOCHS) as job:
+        with elastic.run(model, optimizer, data, global_batch=BATCH, batch_slices=3, **options) as job:
             data.is_asked = True
             for step in job:
                 dawdle()
                 log.write(f"S {os.environ['DDP_GENERATION']} {step.number}\n")
-                print(f"pid={os.getpid()} world={job.world_size} step={step.number}", flush=True)
+                place = {"pid": os.getpid(), "world": job.world_size, "step": step.number}
+                print(json.dumps({"event": "step", **place}), flush=True)
                 for inputs, targets in step:
                     step.backward((model(inputs).squeeze(1) - targets).square().mean())
         if job.rank == 0:
-            summary = job.summary
-            print(f"lost={summary.samples_lost} {summary.samples_repeated} {summary.lost_steps} end", flush=True)
+            print(json.dumps({"event": "summary", "summary": job.summary.to_dict()}), flush=True)
+
+
+def demand_every_sample_once(directory: Path, epochs: int) -> None:
+    steps = samples_of_steps(directory)
+    assert sorted(steps) == list(range(epochs * STEPS_PER_EPOCH))
+    for first in range(0, epochs * STEPS_PER_EPOCH, STEPS_PER_EPOCH):
+        counts = Counter(sample for step in range(first, first + STEPS_PER_EPOCH) for sample in steps[step])
+        assert counts == dict.fromkeys(range(SAMPLES), 1)
 
 
 def samples_of_steps(directory: Path) -> dict[int, list[int]]:

@@ -16,7 +16,7 @@ from ddp_trainer.train.checkpoint.write_lease import FILE
 from ddp_trainer.train.cli import main
 
 LATE_SECONDS: Final = 3.0
-"""How slow, unless the next writer claims the directory meanwhile, which ends the save."""
+"""Duration of a save, unless the next writer claims the directory meanwhile, which ends the save."""
 
 _FIRST: Final = 1
 _whole = sharded_writer.write_pieces

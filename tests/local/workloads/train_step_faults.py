@@ -37,7 +37,7 @@ _decide = train_step.decide_step
 
 
 class Normalized(DrawnWhole):
-    """With buffers that the forward pass changes."""
+    """A task with buffers that the forward pass changes."""
 
     def model(self) -> nn.Module:
         """A GPT, and BatchNorm of its logits."""
@@ -85,7 +85,7 @@ class Faults:
 
 
 def install(faults: Faults) -> None:
-    """Look for each point where the trainer comes to it."""
+    """Hook each point of the trainer at which a fault may occur."""
     first_of_step: set[int] = set()
     weights: dict[int, nn.Parameter] = {}
 

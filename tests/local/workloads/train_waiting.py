@@ -16,7 +16,7 @@ def say_ready() -> None:
 
 
 class Digits(digits.Digits):
-    """Says so just before the ranks meet."""
+    """Prints ``ready`` just before the ranks meet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _FailingImages(digits.LabeledImages):
 
 
 class FailingDigits(digits.Digits):
-    """On rank 1, cannot read a sample of the third step."""
+    """Cannot read a sample of the third step on rank 1."""
 
     def train_samples(self) -> digits.LabeledImages:
         return _FailingImages(self._train.images, self._train.labels)
