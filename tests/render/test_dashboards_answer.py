@@ -68,11 +68,7 @@ def test_a_query_is_about_nothing_but_what_is_chosen(remembered: Prometheus, que
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [
-        ("namespace", ["training", "vision"]),
-        ("ddp_job", ["gpt"]),
-        ("namespaces", ["training", "vision"]),
-    ],
+    [("namespace", ["training", "vision"]), ("ddp_job", ["gpt"]), ("namespaces", ["training", "vision"])],
 )
 def test_what_can_be_chosen_is_what_is_there(remembered: Prometheus, name: str, found: list[str]) -> None:
     for dashboard in DASHBOARDS.values():

@@ -45,10 +45,7 @@ def test_the_next_commands_are_named(notes: Callable[..., str]) -> None:
 def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> None:
     assert notes(monitoring={"enabled": False}).count("\n- ") == 0
     message = notes(
-        namespaces=[
-            {"name": "a", "podSecurity": "baseline", "quota": {"pods": 1}},
-            {"name": "b", "keep": False},
-        ],
+        namespaces=[{"name": "a", "podSecurity": "baseline", "quota": {"pods": 1}}, {"name": "b", "keep": False}],
         networkPolicy={"enabled": False},
         priorityClasses=[{"name": "c", "value": 1, "globalDefault": True}],
     )

@@ -17,15 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.constants import (
-    NAME_LENGTH,
-    Annotation,
-    Env,
-    Label,
-    Path,
-    Port,
-    Role,
-)
+from ddp_trainer.common.constants import NAME_LENGTH, Annotation, Env, Label, Path, Port, Role
 from kubectl_ddp.code import pack
 from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of

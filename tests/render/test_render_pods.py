@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.constants import (
-    CheckpointScope,
-    Env,
-    Path,
-)
+from ddp_trainer.common.constants import CheckpointScope, Env, Path
 from ddp_trainer.launch import flags
 from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.engines import ENGINES, Engine

@@ -288,10 +288,7 @@ def test_nodes_are_packed_and_spread_by_the_labels_of_their_machines(engine: Eng
     assert [
         (constraint["topologyKey"], constraint["whenUnsatisfiable"])
         for constraint in found["topologySpreadConstraints"]
-    ] == [
-        ("kubernetes.io/hostname", "ScheduleAnyway"),
-        ("zone", "DoNotSchedule"),
-    ]
+    ] == [("kubernetes.io/hostname", "ScheduleAnyway"), ("zone", "DoNotSchedule")]
     assert not {"affinity", "topologySpreadConstraints"} & pod(engine=engine).keys()
 
 

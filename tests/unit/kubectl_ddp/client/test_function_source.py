@@ -38,10 +38,7 @@ def of_itself(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("function", "arguments", "printed"),
-    [
-        (of_other_modules, {"number": 10}, '["a", 2.0, 3.0, 1, "__main__"]\n'),
-        (of_itself, {"count": 1}, "1\n0\n"),
-    ],
+    [(of_other_modules, {"number": 10}, '["a", 2.0, 3.0, 1, "__main__"]\n'), (of_itself, {"count": 1}, "1\n0\n")],
 )
 def test_the_script_runs_alone_with_the_imports_of_the_function(
     tmp_path: Path, function: Callable[..., object], arguments: dict[str, Any], printed: str

@@ -42,8 +42,7 @@ def test_rank_0_and_the_errors_of_any_are_shown_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0", "0"), ("1-2", "12"), ("0,3", "03"), ("0-1,3", "013"), ("all", "0123")],
+    ("text", "expected"), [("0", "0"), ("1-2", "12"), ("0,3", "03"), ("0-1,3", "013"), ("all", "0123")]
 )
 def test_ranks_are_chosen_by_number_and_range(text: str, expected: str) -> None:
     assert chosen(text, *(f"[rank{rank}] x" for rank in range(4))) == [f"[rank{rank}] x" for rank in expected]

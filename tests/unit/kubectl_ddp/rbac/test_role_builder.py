@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.rbac.rights import (
-    EVERYWHERE,
-    KINDS,
-    NAME,
-    Right,
-    build_roles,
-    required_roles,
-    rules,
-    subject,
-)
+from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, NAME, Right, build_roles, required_roles, rules, subject
 
 MISSING = Right.of("create", "jobs.batch")
 NODES = Right.of("list", "nodes", EVERYWHERE)

@@ -120,9 +120,7 @@ def test_values_of_the_script_have_a_fact_each_and_the_first_of_them_a_curve() -
 
 
 @pytest.mark.parametrize(
-    "values",
-    [[0.0], [5.0], [-3.0, 4.0], [1e-9, 1e9], [1e-300, 2e-300], [7.0, 7.0], [1e15, 1.0000001e15], []],
-    ids=str,
+    "values", [[0.0], [5.0], [-3.0, 4.0], [1e-9, 1e9], [1e-300, 2e-300], [7.0, 7.0], [1e15, 1.0000001e15], []], ids=str
 )
 @pytest.mark.parametrize("from_zero", [True, False])
 def test_every_value_has_a_place_between_two_ticks(values: list[float], from_zero: bool) -> None:

@@ -9,10 +9,7 @@ from prometheus_client import Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from kubectl_ddp.status.metrics_parser import (
-    MOST_LABEL_CHARACTERS,
-    parse,
-)
+from kubectl_ddp.status.metrics_parser import MOST_LABEL_CHARACTERS, parse
 
 
 @given(st.text(), st.floats())

@@ -270,10 +270,7 @@ ddp_worker_failures_total{{reason="import_error"}} 0
 ddp_last_failure_timestamp_seconds {NOW - seconds_ago}
 ddp_last_failed_rank 0
 """
-    return {
-        "digits-worker-0": pod_metrics(restarts=count) + failures,
-        "digits-worker-1": pod_metrics(restarts=count),
-    }
+    return {"digits-worker-0": pod_metrics(restarts=count) + failures, "digits-worker-1": pod_metrics(restarts=count)}
 
 
 def test_an_error_that_comes_at_every_start_is_named_while_the_job_runs() -> None:
