@@ -110,5 +110,5 @@ def leads_somewhere(path: Path, target: str, anchor: str) -> bool:
 
 
 def anchors(file: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
+    """Return the anchors of its headings, as GitHub generates them."""
     return {re.sub(r"[^\w\- ]", "", found.lower()).replace(" ", "-") for found in HEADING.findall(file.read_text())}

@@ -46,7 +46,7 @@ def test_a_store_of_torch_that_is_given_the_loopback_listens_everywhere() -> Non
 
 
 class Stranger:
-    """What unpickles it calls ``Path.touch``."""
+    """Object that calls ``Path.touch`` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,7 +78,7 @@ def test_the_rendezvous_of_stock_torchrun_runs_what_a_stranger_has_written(tmp_p
 
 
 def offences(source: str) -> Iterator[str]:
-    """What in the source would run what somebody else wrote, as Python writes it."""
+    """Yield the calls and imports of a source that would execute untrusted data."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (item.name for item in node.names if item.name in UNPICKLES - {"pickle"})

@@ -1,7 +1,7 @@
 """Seventy-five minutes of two jobs, as Prometheus would have scraped them from every pod.
 
 ``gpt`` has four ranks in two pods. Its rank 2 takes three times as long for the forward pass as the others, who wait
-for it. At minute 50 rank 1 is killed; a minute later the group is formed anew, and does the steps since its last
+for it. At minute 50 rank 1 is killed; a minute later the group re-forms, and does the steps since its last
 checkpoint again. A job of the same name, in another namespace, has nothing happen to it.
 """
 
@@ -43,7 +43,7 @@ class Course:
     namespace: str
     name: str
     troubled: bool
-    """Whether it has a slow rank, and loses one."""
+    """True if it has a slow rank, and loses one."""
 
 
 GPT: Final = Course("training", "gpt", troubled=True)
@@ -146,7 +146,7 @@ GPUS: Final[dict[str, Callable[[Moment], float]]] = {
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": lambda moment: moment.trained * 1e6,
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _constant(0.3),
 }
-"""What DCGM's exporter, in a pod and a namespace of its own, says of each GPU."""
+"""Series of DCGM's exporter for each GPU, with the pod and namespace of the exporter."""
 MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_steps_total": lambda moment: moment.trained * STEPS_A_SECOND,
     "ddp_samples_total": lambda moment: moment.trained * STEPS_A_SECOND * SAMPLES_OF_A_STEP,
@@ -206,12 +206,12 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_exporter_stale_boards": _constant(0),
     "ddp_skipped_steps_total": lambda moment: moment.trained // 900,
 }
-"""How each sample moves; of what is not here a counter grows by 1 in 100 s, and a gauge is 1."""
+"""Course of each sample. Any other counter grows by 1 in 100 s, and any other gauge is 1."""
 ALERTS: Final = (
     {"alertname": "DdpStraggler", "severity": "warning", "rank": str(SLOW_RANK)},
     {"alertname": "DdpExporterStaleBoards", "severity": "warning", "pod": f"{GPT.name}-worker-1"},
 )
-"""What fires for ``gpt`` over its last half an hour."""
+"""Alerts that fire for ``gpt`` in its last 30 minutes."""
 
 
 MOVES.update({of_pod(family).name: _over_ranks(MOVES[family.name]) for family in FAMILIES if family.name in SUMMED})
@@ -260,7 +260,7 @@ def _owners(scope: Scope) -> Iterator[tuple[int, int]]:
 
 
 def _identity(course: Course, family: Family, pod: int, rank: int) -> dict[str, str]:
-    """What Prometheus adds, what every series has, and what an info family says."""
+    """Labels that Prometheus adds, of every series, and of info families."""
     report = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
     report |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
     words = {"local_rank": str(rank % RANKS_OF_EACH), "node_rank": str(pod), "backend": "nccl"}

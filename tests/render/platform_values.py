@@ -1,4 +1,4 @@
-"""What each value of ddp-platform changes, a row per key."""
+"""Effect of each value of ddp-platform, a row per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of ddp-platform's admission policies change, a row per key."""
+"""Effect of the values of ddp-platform's admission policies, a row per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the job get on: what each of these alerts fires for, and what it stays silent for."""
+"""Cases of the alerts about progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORWARD: Final = _phase("forward")
 PROGRESS: Final = (
     Case("DdpTrainingStalled", "no step for 13 minutes", "13m", {STEPPED: "0x30", RUNNING: "1x30"}, WHOLE_JOB),
     Case("DdpTrainingStalled", "12 minutes may yet be a long step", "12m", {STEPPED: "0x30", RUNNING: "1x30"}),
-    Case("DdpTrainingStalled", "ranks start anew", "30m", {STEPPED: "0x40", RUNNING: "1x40", STARTED: "0x15 1500x25"}),
+    Case("DdpTrainingStalled", "ranks restart", "30m", {STEPPED: "0x40", RUNNING: "1x40", STARTED: "0x15 1500x25"}),
     Case("DdpTrainingStalled", "it steps", "30m", {STEPPED: "0+60x30", RUNNING: "1x30"}),
     Case("DdpTrainingStalled", "it waits for nodes", "30m", {STEPPED: "0x30", **WAITS_FOR_NODES}),
     Case(
@@ -48,7 +48,7 @@ PROGRESS: Final = (
         "DdpThroughputDrop", "slower than the job before", "270m", {_SAMPLES: "0+6000x240 0+2400x30", **two_runs(240)}
     ),
     Case("DdpThroughputDrop", "too young for a median", "50m", {_SAMPLES: "0+6000x20 122400+2400x30"}),
-    Case("DdpThroughputDrop", "a stalled job is told of by another alert", "270m", {_SAMPLES: "0+6000x240 1440000x30"}),
+    Case("DdpThroughputDrop", "a stalled job has an alert already", "270m", {_SAMPLES: "0+6000x240 1440000x30"}),
     Case("DdpInputBound", "half", "18m", {_DATA: "0+30x30", _FORWARD: "0+30x30"}, ({"phase": "data_wait"},)),
     Case("DdpInputBound", "a tenth", "29m", {_DATA: "0+6x30", _FORWARD: "0+54x30"}),
     Case("DdpInputBound", "a new epoch opens its files", "29m", {_DATA: "0x10 30+30x5 180x15", _FORWARD: "0+30x30"}),

@@ -1,4 +1,4 @@
-"""Which rank the others wait for: what each of these alerts fires for, and what it stays silent for."""
+"""Cases of the alerts about ranks that others wait for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _steps(busy: Sequence[float], step: float = _STEP) -> dict[str, str]:
 
 
 def _sampled(rank: int, courses: Mapping[Metric, str]) -> dict[str, str]:
-    """What a rank counts, and its pod, in which it is alone."""
+    """Series of a rank, and of its pod with this one rank."""
     pod = f"digits-worker-{rank}"
     own = {of(metric, rank=str(rank), pod=pod): course for metric, course in courses.items()}
     return own | {of(metric.replace("ddp_", "ddp_pod_", 1), pod=pod): course for metric, course in courses.items()}
@@ -69,7 +69,7 @@ STRAGGLERS: Final = (
 
 
 def _positions(courses: Mapping[str, str], group: str = "default") -> dict[str, str]:
-    """Of each rank the number of its last collective, and that its process is there."""
+    """Series of the last collective of each rank, whose process is up."""
     series = {RUNNING: "1x30"}
     for rank, course in courses.items():
         report = {"rank": rank, "pod": f"digits-worker-{rank}"}
@@ -89,9 +89,9 @@ HANGS: Final = (
     Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STALLED} | _positions(_BEHIND), _CULPRIT),
     Case("DdpRankBehindCollective", "no first step", "9m", {STARTED: "0x30"} | _positions(_FIRST), _CULPRIT),
     Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STALLED} | _positions(_BEHIND)),
-    Case("DdpRankBehindCollective", "ranks are asked one by one", "30m", {STEPPED: "0+60x30"} | _positions(_APART)),
+    Case("DdpRankBehindCollective", "ranks are scraped one by one", "30m", {STEPPED: "0+60x30"} | _positions(_APART)),
     Case("DdpRankBehindCollective", "an evaluation reduces on", "30m", {STEPPED: _STALLED} | _positions(_APART)),
     Case("DdpRankBehindCollective", "all wait", "30m", {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "9x30"})),
-    Case("DdpRankBehindCollective", "it is no member of the group", "30m", {STEPPED: _STALLED} | _NO_MEMBER),
+    Case("DdpRankBehindCollective", "it does not belong to the group", "30m", {STEPPED: _STALLED} | _NO_MEMBER),
     Case("DdpRankBehindCollective", "its process is gone", "30m", {STEPPED: _STALLED} | _positions(_BEHIND) | _IS_DOWN),
 )

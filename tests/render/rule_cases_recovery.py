@@ -1,4 +1,4 @@
-"""What keeps the job from running, and what its time went into: cases of alerts."""
+"""Cases of the alerts about restarts, failures and lost time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RECOVERY: Final = (
         Case("DdpCollectivesFailing", reason, "5m", {_failures(reason): "0 0 1x10"}, WHOLE_JOB)
         for reason in ("collective_timeout", "collective_error")
     ),
-    Case("DdpCollectivesFailing", "a rank died of its own code", "5m", {_failures("python_exception"): "0 0 1x10"}),
+    Case("DdpCollectivesFailing", "a rank failed with an exception", "5m", {_failures("python_exception"): "0 0 1x10"}),
     Case("DdpRendezvousSlow", "nobody trains", "11m", {state("rendezvous"): "1x20", RUNNING: "0x20"}, WHOLE_JOB),
     Case("DdpRendezvousSlow", "in 9 minutes", "15m", {state("rendezvous"): "1x9 0x9", RUNNING: "0x9 1x9"}),
     Case("DdpRendezvousSlow", "others train", "19m", {state("rendezvous", "digits-worker-3"): "1x20", RUNNING: "1x20"}),
@@ -80,7 +80,7 @@ RECOVERY: Final = (
     Case("DdpGoodputLow", "a fifth lost", "90m", _account("0+60x100") | {_LOST: "0+12x100"}, WHOLE_JOB),
     Case(
         "DdpGoodputLow",
-        "each pod lives for ten minutes, and what it waited for its room is told by the next",
+        "each pod lives for ten minutes, and the next one reports the wait for its node",
         "99m",
         {_time("productive", f"digits-worker-{pod}"): f"_x{1 + 18 * pod} {270 * pod}+15x9" for pod in range(6)}
         | {_time("scheduling", f"digits-worker-{pod}"): f"_x{1 + 18 * pod} {810 * pod}+45x9" for pod in range(6)}

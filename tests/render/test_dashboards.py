@@ -23,9 +23,9 @@ OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS
 GROWTH = ("rate(", "increase(", "max_over_time(", "min_over_time(", "changes(")
 COLOURS = re.compile(r"transparent|text|((super-light|light|semi-dark|dark)-)?(red|orange|yellow|green|blue|purple)")
 LARGEST_BYTES = 256 * 1024
-"""Of the annotation in which `kubectl apply` keeps what was applied."""
+"""Limit of the annotation in which `kubectl apply` stores the last object."""
 CONDITIONS = {"ddp_worker_group_state", "ddp_job_info", "ddp_rank_up"}
-"""Metrics by which alerts ask whether a job runs, and which."""
+"""Metrics with which alerts find running jobs."""
 EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
 """Labels that series have beside those of the catalogue."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
@@ -76,7 +76,7 @@ def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
         if key == "datasource":
             assert value == {"type": "prometheus", "uid": "${datasource}"}
         if key in {"color", "fixedColor", "iconColor"} and isinstance(value, str):
-            assert COLOURS.fullmatch(value), f"{value} is no colour of both themes"
+            assert COLOURS.fullmatch(value), f"{value} is not a color of both themes"
 
 
 @NAMED

@@ -41,7 +41,7 @@ def answer(remembered: Prometheus, question: Question, **choices: str) -> list[F
 
 
 def number(remembered: Prometheus, asker: str) -> float:
-    """What a panel of one number shows."""
+    """Return the value that a panel of one number shows."""
     [found] = shown(remembered, asker)
     return found.values[-1]
 

@@ -1,4 +1,4 @@
-"""What ``charts/ddp-platform`` says when it is installed: the next command, and what is weaker than it could be."""
+"""The notes of ``charts/ddp-platform``: the next commands, and settings that are weaker than the defaults."""
 
 from __future__ import annotations
 

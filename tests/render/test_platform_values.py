@@ -20,7 +20,7 @@ ROWS: list[Row] = [
     for table in sorted(Path(__file__).parent.glob("platform_values*.py"))
     for row in importlib.import_module(f"tests.render.{table.stem}").ROWS
 ]
-"""Those of every table beside this file."""
+"""Rows of every table beside this file."""
 READ_BY_NOTHING = {"global"}
 RULES = """\
 groups:

@@ -1,4 +1,4 @@
-"""What a cluster serves decides what the job left open; what was asked for is never changed."""
+"""The kinds that a cluster serves decide the choices that a job leaves open, and change no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fabric adds to the objects, the same on every engine and never a privilege."""
+"""The additions of a fabric to the objects: the same on every engine, and without privileges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rendered objects must contain, whatever the job."""
+"""The content of the rendered objects of any job."""
 
 from __future__ import annotations
 

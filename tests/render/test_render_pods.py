@@ -1,4 +1,4 @@
-"""What the pods of a job start with, whatever the job: program, variables, memory, places."""
+"""The content of the pods of any job: program, variables, memory, placement."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> N
 
 
 def annotated(objects: list[Object]) -> dict[str, str]:
-    """What Kueue reads about parts of a job and places of its pods."""
+    """Return the annotations that Kueue reads about parts of a job and the placement of its pods."""
     text = job_kinds.root_of(objects)["metadata"].get("annotations", {})
     text |= worker_template(objects)["metadata"]["annotations"]
     return {key: value for key, value in text.items() if key.startswith("kueue.x-k8s.io/")}

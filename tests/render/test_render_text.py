@@ -1,4 +1,4 @@
-"""User text never becomes YAML, and YAML that we write is read as it was meant, by kubectl too."""
+"""Text of users never becomes YAML, and the YAML that we write keeps its values, in kubectl too."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def alerts(path: Path) -> dict[str, Object]:
 
 
 def simulated(delivered: Path, directory: Path, *tests: dict[str, Any]) -> str:
-    """What promtool has against these tests; empty where it has nothing."""
+    """Return the errors of promtool for these tests; empty if they pass."""
     report = [{"interval": "1m", **test} for test in tests]
     content = {"rule_files": [str(delivered)], "evaluation_interval": "1m", "tests": report}
     done = promtool("test", "rules", written(directory, "test.json", content))
@@ -57,7 +57,7 @@ def test_an_alert_fires_when_it_should_whatever_a_job_of_that_name_does_in_anoth
 
 
 def _as_test(case: Case, severity: str, beside: Mapping[str, str]) -> dict[str, Any]:
-    """As promtool is told of a case, with the series of another one in another namespace."""
+    """Return a case as a test of promtool, with the series of another one in another namespace."""
     requests = f'ALERTS{{alertname="{case.alert}",alertstate="firing",namespace="{JOB["namespace"]}"}}'
     others = {
         re.sub(rf'\bnamespace="{JOB["namespace"]}"', 'namespace="speech"', name): values

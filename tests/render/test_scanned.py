@@ -1,4 +1,4 @@
-"""What ``make checkov`` looks at: every template of every chart makes something of it, also one that comes tomorrow."""
+"""``make checkov`` scans objects of every template of every chart, including templates added later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement has started ends with ``python -m bench``, however that ends, unless it is meant to go on."""
+"""Processes of a measurement end with ``python -m bench``, however that ends, unless they are marked to outlive it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.descendants import OUTLIVES
 from bench.harness import Report
 
 VARIABLES = {}
-SUMMARY = "starts a process with a parent, a session and variables of its own"
+SUMMARY = "starts a detached process"
 
 def measure(options):
     reader, writer = os.pipe()
@@ -51,7 +51,7 @@ def _ends(pidfd: int, *, seconds: float) -> bool:
 
 
 def _nothing(*_: int) -> None:
-    """The measurement comes to its end."""
+    """Let the measurement end."""
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def ran(tmp_path: Path, body: str, seconds: float = 20.0) -> dict[str, Any]:
         (f"save(bars=[{HOLDS!r}, {BREAKS!r}])", "failed", "another thing"),
         (f"save(bars=[{HOLDS!r}], unsupported={{'compiled': 'no time'}})", "partial", "without compiled"),
         ("save(reason='this torch has no NCCL')", "not supported", "this torch has no NCCL"),
-        ("print('last words', file=sys.stderr); sys.exit(3)", "crashed", "exit code 3: last words"),
+        ("print('no memory', file=sys.stderr); sys.exit(3)", "crashed", "exit code 3: no memory"),
         ("os.kill(os.getpid(), signal.SIGABRT)", "crashed", "signal SIGABRT: no output"),
         ("pass", "crashed", "it ended without a result"),
         ("open(sys.argv[1], 'w').write('{')", "crashed", "it ended without a result"),
@@ -76,7 +76,7 @@ def test_what_an_earlier_run_has_left_counts_for_nothing(tmp_path: Path) -> None
 
 
 def is_running(pid: str) -> bool:
-    """Whether a process computes; init has not yet waited for some that do not."""
+    """Return True if a process runs and is not a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 

@@ -1,4 +1,4 @@
-"""Credentials do not travel with code, unless a person has said so."""
+"""Files with credentials are refused in the code of a job, unless the user allows them."""
 
 from __future__ import annotations
 

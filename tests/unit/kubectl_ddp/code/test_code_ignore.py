@@ -1,4 +1,4 @@
-"""What stays behind is what git would leave out: checked against git itself."""
+"""The packer leaves out the files that git ignores, compared with git itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CASES = {
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES.keys())
 def test_a_pattern_leaves_out_what_git_leaves_out(tmp_path: Path, text: str) -> None:
     if shutil.which("git") is None:
-        pytest.skip("git says what is right here, and is not installed.")
+        pytest.skip("This test compares with git, which is not installed.")
     for path in PATHS:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
@@ -76,7 +76,7 @@ def test_ddpignore_has_the_last_word_and_files_of_directories_count_below_them()
 
 def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
     if shutil.which("git") is None:
-        pytest.skip("git says what is right here, and is not installed.")
+        pytest.skip("This test compares with git, which is not installed.")
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -98,7 +98,7 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
 
 
 def left_out(line: str, path: str) -> bool:
-    """Whether a line leaves a file out, or a directory above it."""
+    """Return True if a line leaves out a file or a directory above it."""
     patterns, names = read(line), path.split("/")
     above = ("/".join(names[:depth]) for depth in range(1, len(names)))
     return any(is_ignored(patterns, item, is_directory=True) for item in above) or is_ignored(

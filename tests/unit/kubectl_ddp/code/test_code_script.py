@@ -1,4 +1,4 @@
-"""What a script imports: modules that travel with it, and warnings."""
+"""Imports of a script: modules that are sent with it, and warnings."""
 
 from __future__ import annotations
 

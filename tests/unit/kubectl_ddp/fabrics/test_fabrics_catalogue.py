@@ -1,4 +1,4 @@
-"""Every fabric: the values it sets, their reasons and sources, and what the rules about the environment say of them."""
+"""Every fabric: the values that it sets, their reasons and sources, and the environment rules on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command says of a job, for a person and for a program."""
+"""The output of ``hang`` for a job, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.support.scripted_backend import ScriptedBackend
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
-"""By the WebSocket of kubectl 1.31 and later."""
+"""Message over the WebSocket of kubectl 1.31 and later."""
 STATUSES = [
     RankStatus(
         rank=rank,

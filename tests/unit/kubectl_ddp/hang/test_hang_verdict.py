@@ -1,4 +1,4 @@
-"""Whether a job hangs and who it is, from what its pods show of their ranks."""
+"""The verdict on a hang and its culprit, from the rank states that the pods report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job stands in a queue of Kueue's, and what it costs to know."""
+"""The position of a job in a queue of Kueue, and the number of requests that it costs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_waits_for_as_long_as_kueue_holds_it_back(job: Object, expected: Q
 def test_a_job_that_waits_in_a_queue_is_queued_and_not_suspended() -> None:
     job = a_job()
     found = kube_objects.snapshot(job)
-    assert job_state(found, {}).state is State.SUSPENDED, "without a word about the queue"
+    assert job_state(found, {}).state is State.SUSPENDED, "its queue is unknown"
     state = job_state(type(found)(job, (), queued=queued(job)), {})
     assert (state.state, state.reason, state.is_terminal) == (State.QUEUED, "It waits for quota.", False)
 
@@ -159,7 +159,9 @@ def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(kueue: ApiSer
     assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
 
 
-def test_a_job_thplace_holds_is_suspended_and_one_without_quota_queued(kueue: ApiServer, place: ClusterBackend) -> None:
+def test_a_job_that_kueue_holds_is_suspended_and_one_without_quota_queued(
+    kueue: ApiServer, place: ClusterBackend
+) -> None:
     uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
     put_workload(kueue, uids["held"], active=False)
     put_workload(kueue, uids["unseen"])
@@ -178,7 +180,7 @@ def test_a_job_thplace_holds_is_suspended_and_one_without_quota_queued(kueue: Ap
     watched.close()  # type: ignore[attr-defined]  # it is a generator
 
 
-def test_a_job_thplace_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
+def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
     kueue.put(f"{JOBS}/digits", a_job(waits=False))
     place.suspend("digits", suspended=True)
     assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"

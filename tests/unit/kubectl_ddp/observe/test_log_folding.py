@@ -1,4 +1,4 @@
-"""What many ranks say at once is one line, in its place, and nothing is lost."""
+"""Equal lines of many ranks are folded into one line in the place of the first, and no line is lost."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_failed_ranks_are_all_that_pods_tell_of_and_not_the_first_alone() ->
     state = job_state(snapshot(job("Created", "Failed"), *pods), {})
     assert state.first_error is not None
     assert state.first_error.rank == 2
-    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded tells of nothing that stopped the run"
+    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded did not stop the run"
     with pytest.raises(NotFound, match="No rank of job 'digits' is known to have failed"):
         rank_filter("failed", job_state(snapshot(job("Created")), {}))
 

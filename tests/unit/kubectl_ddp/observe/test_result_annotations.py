@@ -128,7 +128,7 @@ class Suspended(ScriptedBackend):
     """A job that can be suspended, and whose annotations stay."""
 
     def suspend(self, name: str, *, suspended: bool) -> None:
-        """Nothing else happens."""
+        """Do nothing."""
 
 
 def stopped(

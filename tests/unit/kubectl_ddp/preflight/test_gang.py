@@ -1,4 +1,4 @@
-"""Whether the machines have the resources for all nodes of a job, and whether its engine can have a gang."""
+"""Preflight checks: resources for all nodes of a job together, and gangs that its engine supports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether Kueue takes a job, and how many wait before it."""
+"""Preflight checks of Kueue: its queues accept the job, and the number of jobs before it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The Roles to ask for: complete where they stand, no more than the commands need, and nobody else's."""
+"""The Roles that a user needs: complete in each namespace, limited to what the commands need, bound to that user."""
 
 from __future__ import annotations
 

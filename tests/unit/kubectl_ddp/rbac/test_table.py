@@ -1,4 +1,4 @@
-"""The table of rights against what the commands ask of an API server, each one run and written down."""
+"""The table of rights, compared with the recorded API requests of every command."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("suspend", "resume"), (WAITS, RUNS)),
     "restart": (WAITS, FAILED),
 }
-"""What the job of a command is doing; it runs, where nothing else is said."""
+"""Command → states of its job (default: running)."""
 
 WAITING: Final = ("--wait", "--timeout", "1s")
 ASKS_MUCH: Final = LARGE[LARGE.index("--mount") :]
 TAKEN: Final = "taken"
-"""A name whose Service is somebody else's already."""
+"""A name whose Service belongs to another job."""
 ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     *((WAITS, (command, "digits")) for command in ("logs", "events", "top", "dashboard", "hang", "profile")),
     (WAITS, ("exec", "digits", "--rank", "0", "--", "true")),
@@ -102,7 +102,7 @@ ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (RUNS, ("clone", "digits", "--name", TAKEN, "--preflight=off")),
     (FAILED, ("restart", "digits", "--yes", *WAITING)),
 )
-"""What else a command is asked to do, and while the job is doing what."""
+"""Further calls of a command, each with the state of the job."""
 
 CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "list": (("list",), ("list", "-A")),
@@ -143,7 +143,7 @@ NOT_PLAYED: Final = {
     ("logs", "watch", "pods"),
     *((command, "get", resource) for command in ("submit", "clone") for resource in ("pods/log", "pods/proxy")),
     ("restart", "get", "pods/proxy"),
-    # kubectl asks for it, where a rank hangs.
+    # kubectl sends these requests when a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
     ("hang", "get", "pods"),
     # Of a TrainJob that has failed; that of submit and clone is.
@@ -153,7 +153,7 @@ NOT_PLAYED: Final = {
 
 
 class Recorder(ApiServer):
-    """Serves all kinds of the table, and lets everybody do everything."""
+    """Serve all kinds of the table, and allow every request."""
 
     def answer(self, request: Request) -> Answer:
         if request.path == "/apis":
@@ -252,7 +252,7 @@ def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
 
 
 def _right(request: Request) -> Right | None:
-    """What a request takes; ``None`` for what every user may do."""
+    """Return the right that a request needs; ``None`` if every user has it."""
     if ANYBODY_MAY.fullmatch(request.path):
         return None
     done = call(request.method, request.path, server="", context="", watches="watch" in request.query)

@@ -1,4 +1,4 @@
-"""What a job's series come to."""
+"""Figures of a report, computed from the series of a job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_value_of_the_script_is_that_of_the_lowest_rank_wherever_it_ran() -> N
 
 
 def test_time_that_is_told_after_a_restart_is_drawn_where_it_was_spent() -> None:
-    """The ledger stands still for twenty seconds, and then says that these were a restart."""
+    """The ledger pauses for 20 s, and then counts them as a restart."""
     productive = [float(min(at, 20)) for at in range(40)] + [20.0 + at for at in range(20)]
     restart = [0.0] * 40 + [20.0] * 20
     series = [

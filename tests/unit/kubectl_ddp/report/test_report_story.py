@@ -1,4 +1,4 @@
-"""What a report says first: its story, its marks on the time axis, and its tiles."""
+"""The top of a report: its story, its marks on the time axis, and its tiles."""
 
 from __future__ import annotations
 

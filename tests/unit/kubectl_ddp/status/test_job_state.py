@@ -253,7 +253,7 @@ def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
         pytest.param(1, EXCEPTION, JobFailed, id="exception"),
         pytest.param(93, EXCEPTION, JobFailed, id="restarts used up by an exception"),
         pytest.param(93, because("sigkill", 137), InfrastructureFailed, id="used up by kills"),
-        pytest.param(93, "", InfrastructureFailed, id="used up, and nobody says by what"),
+        pytest.param(93, "", InfrastructureFailed, id="used up for an unknown reason"),
         pytest.param(93, because("sigsegv", 139), JobFailed, id="used up by SIGSEGV"),
         pytest.param(93, because("sigabrt", 134), JobFailed, id="used up by SIGABRT"),
         pytest.param(93, because("other", 136), JobFailed, id="used up by SIGFPE"),
@@ -355,7 +355,7 @@ def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_nev
 
 
 def of_torchrun(traceback: str, *, code: int = 1) -> str:
-    """What the kubelet keeps of the end of a log of torchrun 2.13."""
+    """Return the end of a log of torchrun 2.13 as the kubelet stores it."""
     return f"""\
     raise ChildFailedError(
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -1,4 +1,4 @@
-"""What a run came to outlives the pods that told it."""
+"""The summary of a run outlives its pods."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def told(
     job_start: float | None = None,
     groups: tuple[int, int] | None = None,
 ) -> Samples:
-    """What a pod measured; ``groups`` are those that it was in, and the number of the last one."""
+    """Return the startup metrics of a pod; ``groups`` is the number of groups it joined, and of the last round."""
     phases = "".join(
         f'{Metric.STARTUP}{{{MetricLabel.PHASE}="{phase}"}} {seconds}\n' for phase, seconds in spent.items()
     )

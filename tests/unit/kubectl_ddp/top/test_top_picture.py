@@ -161,7 +161,7 @@ def test_a_cut_line_ends_its_colour() -> None:
 
 
 def told(samples: float, seconds: float, busy: float) -> str:
-    """What two pods' worth of ranks say after so much training: rank 3 is busy for longer."""
+    """Return the metrics of four ranks after some training, of which rank 3 is busy for longer."""
     text = pod_metrics(world=4)
     for rank in range(4):
         label = f'{{ddp_job="digits",rank="{rank}"}}'

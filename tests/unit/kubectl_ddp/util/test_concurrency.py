@@ -1,4 +1,4 @@
-"""Several questions at once."""
+"""Concurrent requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a job that waits in a queue of Kueue's."""
+"""The diagnosis of a job that waits in a queue of Kueue."""
 
 from __future__ import annotations
 

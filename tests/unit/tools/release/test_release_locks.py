@@ -1,4 +1,4 @@
-"""What is installed is pinned with digests, says the same everywhere, and is all that there is."""
+"""Installed packages are pinned with digests, agree in all files, and are complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path:
     names = {normal(line) for line in lines if not DIGEST_LINE.fullmatch(line)}  # twice where Pythons differ
     assert names == locks.pinned_versions(path.read_text()).keys()
     assert [line for line in lines if not (FIRST_LINE.fullmatch(line) or DIGEST_LINE.fullmatch(line))] == []
-    # A first line goes on, so each has a digest under it.
+    # A first line ends with a backslash, so a digest follows it.
     assert not lines[-1].endswith("\\")
 
 

@@ -1,4 +1,4 @@
-"""What a checkup makes of what was seen, and the Role that it asks for."""
+"""The findings of ``doctor`` from the facts of a cluster and a machine, and the Role that it prints."""
 
 from __future__ import annotations
 
