@@ -103,17 +103,10 @@ def without_source() -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("function", "named"),
     [
-        pytest.param(uses_constant, "LIMIT", id="a constant"),
-        pytest.param(calls_neighbour, "of_itself", id="a function of the same module"),
-        pytest.param(defaults_to_constant, "LIMIT", id="a default"),
-        pytest.param(decorated, "decorated", id="a decorator that makes no function"),
-        pytest.param(closes, "function", id="a closure"),
-        pytest.param(is_async, "is_async", id="async"),
-        pytest.param(lambda: None, "lambda", id="a lambda"),
-        pytest.param(Loop().method, "method", id="a method"),
-        pytest.param(print, "print", id="a builtin"),
-        pytest.param(functools.partial(of_itself, 1), "partial", id="a partial"),
-        pytest.param(without_source(), "typed", id="no source"),
+        *((uses_constant, "LIMIT"), (defaults_to_constant, "LIMIT"), (calls_neighbour, "of_itself")),
+        *((decorated, "decorated"), (closes, "function"), (is_async, "is_async"), (lambda: None, "lambda")),
+        *((Loop().method, "method"), (print, "print"), (functools.partial(of_itself, 1), "partial")),
+        (without_source(), "typed"),
     ],
 )
 def test_a_function_that_cannot_run_alone_is_refused_by_name(function: Callable[..., object], named: str) -> None:

@@ -20,7 +20,6 @@ PATHS = (
 )  # fmt: skip
 
 CASES = {
-    "names at any depth": "*.log\nbuild",
     "brought back": "*.log\n!keep.log",
     "directories only": "build/",
     "tied to the root": "/build\n/data/two.bin",
@@ -29,7 +28,6 @@ CASES = {
     "two stars after": "data/**",
     "two stars within": "src/**/z.py\nabc/**/foo",
     "one star stops at a slash": "docs/*.txt",
-    "one letter": "a?.txt",
     "classes": "a[0-9].txt\n",
     "no class": "a[!0-9].txt",
     "escapes": "\\#odd\n\\!bang\nwith\\ space\\ \n",
@@ -100,10 +98,8 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
 def left_out(line: str, path: str) -> bool:
     """Return True if a line leaves out a file or a directory above it."""
     patterns, names = read(line), path.split("/")
-    above = ("/".join(names[:depth]) for depth in range(1, len(names)))
-    return any(is_ignored(patterns, item, is_directory=True) for item in above) or is_ignored(
-        patterns, path, is_directory=False
-    )
+    parts = ("/".join(names[:depth]) for depth in range(1, len(names) + 1))
+    return any(is_ignored(patterns, part, is_directory=part != path) for part in parts)
 
 
 @pytest.mark.parametrize("line", ["**/a**/" * 400 + "x", "*a" * 1000 + "b", "a**/" * 300, "[a-z]*" * 500 + "!"])
