@@ -46,8 +46,8 @@ def shown_by(row: list[str]) -> list[str]:
 
 def kind_of(shown: str) -> str:
     """Hardware or software that a test or a measurement runs on."""
-    if name := shown.removeprefix("bench ") if shown.startswith("bench ") else "":
-        return "cluster" if name in ON_A_CLUSTER else "local"
+    if shown.startswith("bench "):
+        return "cluster" if shown.removeprefix("bench ") in ON_A_CLUSTER else "local"
     return KINDS[shown.split("/")[1]]
 
 
