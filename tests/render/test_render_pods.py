@@ -39,10 +39,8 @@ def test_a_script_that_is_sent_starts_where_it_may_write_and_others_where_the_im
 @ANY_JOB
 def test_the_launcher_reads_from_its_arguments_what_the_job_says(spec: JobSpec) -> None:
     arguments = flags.parse([expanded(word) for word in container(spec)["args"]], {})
-    assert (arguments.nnodes, arguments.nproc_per_node) == (
-        f"{spec.nnodes.minimum}:{spec.nnodes.maximum}",
-        str(spec.nproc),
-    )
+    assert arguments.nnodes == f"{spec.nnodes.minimum}:{spec.nnodes.maximum}"
+    assert arguments.nproc_per_node == str(spec.nproc)
     assert (arguments.rdzv_id, arguments.rdzv_endpoint) == (RUN, f"{spec.name}-store:29400")
     assert arguments.max_restarts == spec.max_restarts
     started = [arguments.training_script, *arguments.training_script_args]
@@ -104,10 +102,8 @@ def test_the_store_of_a_local_job_leaves_torchruns_port_to_other_programs() -> N
 
 
 def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> None:
-    spec = a_job(
-        secret_env={"TOKEN": SecretKey("hub", "token")},
-        env_from=(EnvSource("secret", "s"), EnvSource("configmap", "c")),
-    )
+    sources = (EnvSource("secret", "s"), EnvSource("configmap", "c"))
+    spec = a_job(secret_env={"TOKEN": SecretKey("hub", "token")}, env_from=sources)
     assert environment(spec)["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert container(spec)["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
     assert "TOKEN" not in environment(spec, site=Site.LOCAL)
@@ -226,9 +222,8 @@ def test_every_alternative_of_the_affinity_also_wants_what_the_fabric_does() -> 
 @pytest.mark.parametrize("engine", list(ENGINES))
 def test_an_image_without_the_launcher_gets_it_from_the_runtime_image_in_every_pod(engine: Engine) -> None:
     image = {"image": "debian:13", "runtime_image": "ddp-runtime:1"}
-    for copied, mounted in zip(
-        pods(engine, **image), pods(engine, **image, runtime_mount=RuntimeMount.IMAGE), strict=True
-    ):
+    by_image = pods(engine, **image, runtime_mount=RuntimeMount.IMAGE)
+    for copied, mounted in zip(pods(engine, **image), by_image, strict=True):
         [init] = copied["spec"]["initContainers"]
         assert (init["image"], init["volumeMounts"]) == ("ddp-runtime:1", [{"name": "runtime", "mountPath": RUNTIME}])
         assert "initContainers" not in mounted["spec"]
