@@ -18,14 +18,9 @@ def _steps(busy: Sequence[float], step: float = _STEP) -> dict[str, str]:
     series = {}
     for number, milliseconds in enumerate(busy):
         own = milliseconds / 1000
-        series |= _sampled(
-            number,
-            {
-                Metric.SAMPLED_STEPS: f"0+{a_minute / 10:.1f}x60",
-                Metric.SAMPLED_BUSY: f"0+{a_minute / 10 * own:.3f}x60",
-                Metric.SAMPLED_COMM_EXPOSED: f"0+{a_minute / 10 * (step - own):.3f}x60",
-            },
-        )
+        seconds = {Metric.SAMPLED_BUSY: own, Metric.SAMPLED_COMM_EXPOSED: step - own}
+        courses = {metric: f"0+{a_minute / 10 * of_step:.3f}x60" for metric, of_step in seconds.items()}
+        series |= _sampled(number, courses | {Metric.SAMPLED_STEPS: f"0+{a_minute / 10:.1f}x60"})
     return series
 
 
@@ -36,6 +31,9 @@ def _sampled(rank: int, courses: Mapping[Metric, str]) -> dict[str, str]:
     return own | {of(metric.replace("ddp_", "ddp_pod_", 1), pod=pod): course for metric, course in courses.items()}
 
 
+_OPENS_FILES: Final = _sampled(3, {Metric.SAMPLED_STEPS: "0+58x60", Metric.SAMPLED_BUSY: "0+1.2x10 12+4.6x5 35+1.2x40"})
+_ONE_IS_LATE: Final = _steps((30, 30, 90, 30))
+_FROM_THE_START: Final = {series: f"_x1 {course}" for series, course in _ONE_IS_LATE.items()}
 STRAGGLERS: Final = (
     *(
         Case("DdpStraggler", f"50 ms in {where}", "25m", _steps(busy), ({"rank": "2"},))
@@ -49,22 +47,11 @@ STRAGGLERS: Final = (
     Case("DdpStraggler", "nobody is late", "60m", _steps((18.0, 18.5, 17.6, 18.0), step=0.0656)),
     Case("DdpStraggler", "half as much again, of a step that is nearly all network", "60m", _steps((2, 2, 3, 2))),
     Case("DdpStraggler", "of two ranks none is the middle one", "60m", _steps((20, 70))),
-    Case(
-        "DdpStraggler",
-        "a rank opens its files for five minutes",
-        "30m",
-        _steps((20, 20, 20))
-        | _sampled(3, {Metric.SAMPLED_STEPS: "0+58x60", Metric.SAMPLED_BUSY: "0+1.2x10 12+4.6x5 35+1.2x40"}),
-    ),
+    Case("DdpStraggler", "a rank opens its files for five minutes", "30m", _steps((20, 20, 20)) | _OPENS_FILES),
     Case("DdpCommBound", "four fifths of a step", "40m", _steps((20, 20, 20, 20)), WHOLE_JOB),
     Case("DdpCommBound", "a tenth", "60m", _steps((92, 93, 92, 92))),
-    Case(
-        "DdpCommBound",
-        "they wait for one of them from the first step on, which has long been known",
-        "31m",
-        {series: f"_x1 {course}" for series, course in _steps((30, 30, 90, 30)).items()},
-    ),
-    Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _steps((30, 30, 90, 30))),
+    Case("DdpCommBound", "they wait for one of them from the first step on", "31m", _FROM_THE_START),
+    Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _ONE_IS_LATE),
 )
 
 

@@ -17,16 +17,7 @@ UNWATCHED = "the cluster serves no PodMonitor and PrometheusRule"
 @pytest.fixture
 def notes(helm: Helm) -> Callable[..., str]:
     def read(**values: Any) -> str:
-        words = (
-            "install",
-            "mine",
-            str(CHARTS / "ddp-platform"),
-            "--namespace",
-            "system",
-            "--dry-run=client",
-            "-f",
-            "-",
-        )
+        words = ("install", "mine", str(CHARTS / "ddp-platform"), "-nsystem", "--dry-run=client", "--values=-")
         text = helm.run(*words, stdin=json.dumps(values), environ=NOWHERE).ok().out
         return text.partition("\nNOTES:\n")[2]
 
