@@ -24,7 +24,7 @@ EXCEPTION = {
     "rank": 3, "pod": "digits-worker-1", "exit_code": 1, "reason": "python_exception", "timestamp": 12.5,
     "message": "ValueError: no such thing", "stack": "Traceback ...\nValueError: no such thing",
     "result": "failed", "restarts": {"failure": 2},
-}
+}  # fmt: skip
 
 
 def with_spares(count: int) -> Object:

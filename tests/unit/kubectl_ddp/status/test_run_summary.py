@@ -22,7 +22,7 @@ SPENT = {"productive": 80.0, "startup": 15.0, "restart": 5.0}
 SUMMARY = {
     "result": "succeeded", "steps": 690, "samples_lost": 0, "samples_repeated": 0, "lost_steps": 3,
     "restarts": {"failure": 2}, "goodput": 0.78, "spent": SPENT, "seconds": 100.0, "loss": 0.25, "world_size": 4,
-}
+}  # fmt: skip
 ACCOUNT = {"steps": 120, "steps_planned": 480, "goodput": 0.5, "spent": SPENT, "seconds": 100.0}
 ACCOUNT |= {"lost_steps": 0, "lost_seconds": 0.0}
 FAILED = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 1}, **ACCOUNT}
