@@ -13,11 +13,8 @@ from _pytest.mark import ParameterSet
 from tests.support import no_fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted(
-    path
-    for place in (".", "docs", "docs/*", "manifests", "manifests/*", "charts/*")
-    for path in ROOT.glob(f"{place}/*.md")
-)
+PLACES = (".", "docs", "docs/*", "manifests", "manifests/*", "charts/*")
+DOCUMENTS = sorted(path for place in PLACES for path in ROOT.glob(f"{place}/*.md"))
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -48,38 +45,25 @@ def desk(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
     [task] = [match[3] for match in FENCE.finditer((ROOT / "docs/trainer.md").read_text()) if "class Xor" in match[3]]
     (tmp_path / "xor.py").write_text(task)
-    script = next(
-        match[3] for match in FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text()) if match[1] == "python"
-    )
-    (tmp_path / "reporting.py").write_text(script)
+    scripts = FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text())
+    (tmp_path / "reporting.py").write_text(next(match[3] for match in scripts if match[1] == "python"))
     no_fork_server.configure(tmp_path / "config")
     return tmp_path
 
 
-def environment(desk: Path) -> dict[str, str]:
+def bounded(command: list[str], desk: Path, more: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command at the desk for at most 240 s, without input, and with its state and configuration there."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return os.environ | {
-        "PATH": path,
-        "XDG_STATE_HOME": str(desk / "state"),
-        "XDG_CONFIG_HOME": str(desk / "config"),
-        "OMP_NUM_THREADS": "1",
-    }
+    own = {"XDG_STATE_HOME": str(desk / "state"), "XDG_CONFIG_HOME": str(desk / "config"), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"PATH": path, **own, **more}
+    return subprocess.run(
+        command, cwd=desk, env=env, input="", capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def run(block: str, desk: Path, **more: str) -> None:
-    done = subprocess.run(
-        ["bash", "-c", typed(block)],
-        cwd=desk,
-        env=environment(desk) | more,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    subprocess.run(
-        ["kubectl-ddp", "delete", "--local", "--all", "--yes"], env=environment(desk), check=False, capture_output=True
-    )
+    done = bounded(["bash", "-c", typed(block)], desk, more)
+    bounded(["kubectl-ddp", "delete", "--local", "--all", "--yes"], desk, {})
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
 
@@ -91,10 +75,7 @@ def test_a_command_in_a_document_works_on_this_machine(block: str, desk: Path) -
 @pytest.mark.parametrize("block", blocks("python", ""))
 def test_python_in_a_document_runs(block: str, desk: Path) -> None:
     (desk / "block.py").write_text(block)  # a function that is sent with a job needs a file
-    there = environment(desk) | {"KUBECONFIG": os.devnull}
-    done = subprocess.run(
-        [sys.executable, "block.py"], cwd=desk, env=there, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = bounded([sys.executable, "block.py"], desk, {"KUBECONFIG": os.devnull})
     assert done.returncode == 0, done.stderr
 
 
@@ -110,5 +91,5 @@ def leads_somewhere(path: Path, target: str, anchor: str) -> bool:
 
 
 def anchors(file: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
+    """Return the anchors of its headings, as GitHub generates them."""
     return {re.sub(r"[^\w\- ]", "", found.lower()).replace(" ", "-") for found in HEADING.findall(file.read_text())}

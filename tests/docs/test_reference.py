@@ -40,9 +40,8 @@ def test_every_program_of_the_image_is_in_the_reference_with_its_flags(name: str
     if name in {"launch", "train"}:
         assert re.search(rf"`{name}` .*(\(trainer-options\.md\)|`ddp-launch`)", " ".join(PAGE.split()))
         return
-    shown = subprocess.run(
-        [sys.executable, "-m", "ddp_trainer", name, "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    command = [sys.executable, "-m", "ddp_trainer", name, "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     listed = set(re.findall(r"^  (?:-\w, |-\w \S+, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
     assert listed <= flags_in(PAGE.rpartition(f"\n### {name}\n")[2].partition("\n##")[0])
 

@@ -46,7 +46,7 @@ def test_a_store_of_torch_that_is_given_the_loopback_listens_everywhere() -> Non
 
 
 class Stranger:
-    """What unpickles it calls ``Path.touch``."""
+    """Object that calls ``Path.touch`` when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,14 +63,9 @@ def test_the_rendezvous_of_stock_torchrun_runs_what_a_stranger_has_written(tmp_p
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     backend = C10dRendezvousBackend(store, "run")
     backend.set_state(pickle.dumps(Stranger(tmp_path / "touched")))
-    settings = dynamic_rendezvous.RendezvousSettings(
-        "run",
-        1,
-        1,
-        dynamic_rendezvous.RendezvousTimeout(),
-        keep_alive_interval=timedelta(seconds=5),
-        keep_alive_max_attempt=3,
-    )
+    alive = {"keep_alive_interval": timedelta(seconds=5), "keep_alive_max_attempt": 3}
+    timeout = dynamic_rendezvous.RendezvousTimeout()
+    settings = dynamic_rendezvous.RendezvousSettings("run", 1, 1, timeout, **alive)
     holder = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings)
     with pytest.raises(AttributeError):  # what came is no state; by then it has run
         holder.sync()
@@ -78,7 +73,7 @@ def test_the_rendezvous_of_stock_torchrun_runs_what_a_stranger_has_written(tmp_p
 
 
 def offences(source: str) -> Iterator[str]:
-    """What in the source would run what somebody else wrote, as Python writes it."""
+    """Yield the calls and imports of a source that would execute untrusted data."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (item.name for item in node.names if item.name in UNPICKLES - {"pickle"})
@@ -117,9 +112,8 @@ def test_each_listener_and_object_names_tests_that_are_there(row: list[str]) -> 
 def test_the_platform_has_every_policy_and_role_that_the_page_names() -> None:
     named = {name for row in rows("Objects") for name in re.findall(r"`(ddp-[a-z-]+)`", row[1])}
     files = sorted((ROOT / "manifests").glob("*/**/*.yaml"))
-    made = {
-        item["metadata"]["name"] for path in files for item in yaml.safe_load_all(path.read_text()) if is_object(item)
-    }
+    objects = [item for path in files for item in yaml.safe_load_all(path.read_text())]
+    made = {item["metadata"]["name"] for item in objects if is_object(item)}
     assert len(named) >= 10
     assert named <= made
 

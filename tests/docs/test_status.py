@@ -45,14 +45,14 @@ def shown_by(row: list[str]) -> list[str]:
 
 
 def kind_of(shown: str) -> str:
-    """What a test or a measurement runs on."""
-    if name := shown.removeprefix("bench ") if shown.startswith("bench ") else "":
-        return "cluster" if name in ON_A_CLUSTER else "local"
+    """Hardware or software that a test or a measurement runs on."""
+    if shown.startswith("bench "):
+        return "cluster" if shown.removeprefix("bench ") in ON_A_CLUSTER else "local"
     return KINDS[shown.split("/")[1]]
 
 
 def exists(shown: str) -> bool:
-    """Whether it is there, and of a test that it has one."""
+    """Return True if the measurement exists, or the file has a test."""
     if shown.startswith("bench "):
         return (ROOT / "bench" / "measurements" / f"{shown.removeprefix('bench ').replace('-', '_')}.py").is_file()
     path = ROOT / shown

@@ -1,7 +1,7 @@
 """Seventy-five minutes of two jobs, as Prometheus would have scraped them from every pod.
 
 ``gpt`` has four ranks in two pods. Its rank 2 takes three times as long for the forward pass as the others, who wait
-for it. At minute 50 rank 1 is killed; a minute later the group is formed anew, and does the steps since its last
+for it. At minute 50 rank 1 is killed; a minute later the group re-forms, and does the steps since its last
 checkpoint again. A job of the same name, in another namespace, has nothing happen to it.
 """
 
@@ -43,7 +43,7 @@ class Course:
     namespace: str
     name: str
     troubled: bool
-    """Whether it has a slow rank, and loses one."""
+    """True if it has a slow rank, and loses one."""
 
 
 GPT: Final = Course("training", "gpt", troubled=True)
@@ -146,7 +146,7 @@ GPUS: Final[dict[str, Callable[[Moment], float]]] = {
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": lambda moment: moment.trained * 1e6,
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": _constant(0.3),
 }
-"""What DCGM's exporter, in a pod and a namespace of its own, says of each GPU."""
+"""Series of DCGM's exporter for each GPU, with the pod and namespace of the exporter."""
 MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_steps_total": lambda moment: moment.trained * STEPS_A_SECOND,
     "ddp_samples_total": lambda moment: moment.trained * STEPS_A_SECOND * SAMPLES_OF_A_STEP,
@@ -161,38 +161,21 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_sampled_steps_total": lambda moment: moment.trained * SAMPLED_A_SECOND,
     "ddp_sampled_busy_seconds_total": _sampled_busy,
     "ddp_sampled_comm_exposed_seconds_total": lambda moment: moment.trained * SAMPLED_A_SECOND / STEPS_A_SECOND / 4,
-    "ddp_gc_pause_seconds_total": lambda moment: moment.trained / 1000,
-    "ddp_gpu_memory_limit_bytes": _constant(80e9),
-    "ddp_gpu_memory_peak_allocated_bytes": _constant(60e9),
-    "ddp_gpu_memory_allocated_bytes": _constant(40e9),
-    "ddp_gpu_memory_reserved_bytes": _constant(70e9),
-    "ddp_gpu_memory_used_bytes": _constant(74e9),
-    "ddp_gpu_utilization_ratio": _constant(0.9),
-    "ddp_gpu_sm_clock_hertz": _constant(1.755e9),
-    "ddp_gpu_sm_clock_max_hertz": _constant(1.98e9),
     "ddp_collective_last_enqueued_sequence": _begun,
     "ddp_collective_last_completed_sequence": lambda moment: max(_begun(moment) - 1, 0),
     "ddp_step": lambda moment: moment.trained * STEPS_A_SECOND - LOST_STEPS * moment.was_killed,
     "ddp_last_step_timestamp_seconds": lambda moment: moment.start + moment.seconds - moment.outage % OUTAGE_SECONDS,
     "ddp_steps_planned": _constant(PLANNED),
     "ddp_loss": lambda moment: 8 / (1 + moment.trained / 600),
-    "ddp_learning_rate": _constant(3e-4),
-    "ddp_eval_accuracy_ratio": _constant(0.8),
     "ddp_job_time_seconds_total": _job_time,
     "ddp_lost_progress_seconds_total": lambda moment: LOST_SECONDS * moment.was_killed,
     "ddp_lost_steps_total": lambda moment: LOST_STEPS * moment.was_killed,
     "ddp_checkpoint_saves_total": lambda moment: moment.saved // CHECKPOINT_SECONDS * (moment.label == "success"),
     "ddp_checkpoint_last_success_timestamp_seconds": lambda moment: moment.start + moment.saved,
     "ddp_checkpoint_interval_seconds": _constant(CHECKPOINT_SECONDS),
-    "ddp_checkpoint_size_bytes": _constant(3e9),
     "ddp_rank_stopped": _constant(0),
     "ddp_rank_start_time_seconds": lambda moment: moment.start + moment.outage,
     "ddp_rank_cpu_seconds_total": lambda moment: moment.trained * (2 if moment.is_slow else 1),
-    "ddp_rank_resident_memory_bytes": lambda moment: 2e9 + 1e8 * moment.rank,
-    "ddp_rank_resident_memory_peak_bytes": lambda moment: 3e9 + 1e8 * moment.rank,
-    "ddp_container_memory_limit_bytes": _constant(8e9),
-    "ddp_shm_used_bytes": _constant(1e8),
-    "ddp_shm_size_bytes": _constant(1e9),
     "ddp_worker_group_state": lambda moment: float(moment.label == moment.state),
     "ddp_worker_restarts_total": _once_killed("failure"),
     "ddp_worker_failures_total": _once_killed("sigkill"),
@@ -206,12 +189,12 @@ MOVES: Final[dict[str, Callable[[Moment], float]]] = {
     "ddp_exporter_stale_boards": _constant(0),
     "ddp_skipped_steps_total": lambda moment: moment.trained // 900,
 }
-"""How each sample moves; of what is not here a counter grows by 1 in 100 s, and a gauge is 1."""
+"""Course of each sample. Any other counter grows by 1 in 100 s, and any other gauge is 1."""
 ALERTS: Final = (
     {"alertname": "DdpStraggler", "severity": "warning", "rank": str(SLOW_RANK)},
     {"alertname": "DdpExporterStaleBoards", "severity": "warning", "pod": f"{GPT.name}-worker-1"},
 )
-"""What fires for ``gpt`` over its last half an hour."""
+"""Alerts that fire for ``gpt`` in its last 30 minutes."""
 
 
 MOVES.update({of_pod(family).name: _over_ranks(MOVES[family.name]) for family in FAMILIES if family.name in SUMMED})
@@ -260,7 +243,7 @@ def _owners(scope: Scope) -> Iterator[tuple[int, int]]:
 
 
 def _identity(course: Course, family: Family, pod: int, rank: int) -> dict[str, str]:
-    """What Prometheus adds, what every series has, and what an info family says."""
+    """Labels that Prometheus adds, of every series, and of info families."""
     report = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
     report |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
     words = {"local_rank": str(rank % RANKS_OF_EACH), "node_rank": str(pod), "backend": "nccl"}

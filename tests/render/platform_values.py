@@ -1,4 +1,4 @@
-"""What each value of ddp-platform changes, a row per key."""
+"""Effect of each value of ddp-platform, a row per key."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def _namespace(**more: Any) -> dict[str, Any]:
     return {"namespaces": [{"name": "vision", **more}]}
 
 
+_TAKEN: Final = "tolerations.0"
 DIGEST: Final = f"sha256:{'a' * 64}"
-TOLERATIONS: Final = tuple(
-    (f"tolerations.0.{key}", value, f".tolerations.0.{key}") for key, value in TOLERATION.items()
-)
+TOLERATIONS: Final = tuple((f"{_TAKEN}.{key}", value, f".{_TAKEN}.{key}") for key, value in TOLERATION.items())
 
 IMAGES: Final = (
     *rows_of(
@@ -47,6 +46,7 @@ COMMON: Final = rows_of(
 )
 _VISION: Final = "Namespace/vision metadata."
 _QUOTA: Final = "ResourceQuota/ddp-quota spec.hard"
+_PRIVILEGED: Final = _namespace(podSecurity="privileged")
 _TEN_PODS: Final = {**_namespace(), "quota": {"enabled": True, "hard": {**AMOUNT, "pods": 10}}}
 NAMESPACES: Final = (
     Row("namespaces.0.name", "vision", "Namespace/vision", "there"),
@@ -60,9 +60,7 @@ NAMESPACES: Final = (
         ("annotations", {"a": "b"}, "annotations.a", "b"),
         given=_namespace(),
     ),
-    Row(
-        "namespaces.0.rdma", True, f"{_VISION}labels.ddp\\.dev/rdma", "true", given=_namespace(podSecurity="privileged")
-    ),
+    Row("namespaces.0.rdma", True, f"{_VISION}labels.ddp\\.dev/rdma", "true", given=_PRIVILEGED),
     Row("namespaces.0.quota", {"requests.cpu": 16}, _QUOTA, {"requests.cpu": "16", "pods": "10"}, given=_TEN_PODS),
 )
 
@@ -143,25 +141,26 @@ PRE_PULL: Final = (
         given=_PULL,
     ),
 )
+
+
+def _cpus(nominal: int) -> dict[str, Any]:
+    """Quota of a flavor for CPUs."""
+    return {"name": "a100", "resources": {"cpu": {"nominal": nominal}}}
+
+
 WITH_QUEUES: Final = {
     "namespaces": TWO,
     "queues": {
         "enabled": True,
         "flavors": [{"name": "a100", "nodeTaints": [{"key": "gpu", "effect": "NoSchedule"}], "tolerations": TAINT}],
-        "clusterQueues": [
-            {"name": "team", "cohort": "all", "flavors": [{"name": "a100", "resources": {"cpu": {"nominal": 8}}}]}
-        ],
+        "clusterQueues": [{"name": "team", "cohort": "all", "flavors": [_cpus(8)]}],
         "localQueues": [{"name": "small", "namespace": "vision", "clusterQueue": "team"}],
     },
 }
 _OFF: Final = put(WITH_QUEUES, "queues.enabled", value=False)
 _FLAVORS_ALONE: Final = put(put(WITH_QUEUES, "queues.clusterQueues", []), "queues.localQueues", [])
 _TWO_FLAVORS: Final = put(WITH_QUEUES, "queues.flavors.1", {"name": "h100"})
-_TWO_QUEUES: Final = put(
-    WITH_QUEUES,
-    "queues.clusterQueues.1",
-    {"name": "other", "flavors": [{"name": "a100", "resources": {"cpu": {"nominal": 1}}}]},
-)
+_TWO_QUEUES: Final = put(WITH_QUEUES, "queues.clusterQueues.1", {"name": "other", "flavors": [_cpus(1)]})
 _NO_LOCAL: Final = put(WITH_QUEUES, "queues.localQueues", [])
 _FLAVORS: Final = "resourceGroups.0.flavors"
 _TEAM, _SMALL = "ClusterQueue/team", "LocalQueue/small"
@@ -239,12 +238,8 @@ MONITORING: Final = (
 HELM_TEST: Final = (
     Row("test.enabled", False, TEST, ABSENT),
     Row("test.namespace", "speech", f"{TEST} metadata.namespace", "speech", given={"namespaces": TWO}),
-    *rows_of(
-        "test.",
-        TEST,
-        ("isolation", False, " spec.completions", 2),
-        ("timeoutSeconds", 60, " spec.activeDeadlineSeconds"),
-    ),
+    Row("test.isolation", False, f"{TEST} spec.completions", 2),
+    Row("test.timeoutSeconds", 60, f"{TEST} spec.activeDeadlineSeconds", 60),
     *rows_of(
         "test.",
         TEST_POD,

@@ -1,4 +1,4 @@
-"""What each value of the controller changes, a row per key."""
+"""Effect of each value of the controller, a row per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of ddp-platform's roles change, a row per key."""
+"""Effect of the values of ddp-platform's roles, a row per key."""
 
 from __future__ import annotations
 

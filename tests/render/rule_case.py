@@ -1,4 +1,4 @@
-"""What a case of an alert is: series over simulated minutes, in promtool's notation.
+"""A test case of an alert: series over simulated minutes, in promtool's notation.
 
 ``0+6x30`` rises by 6 a minute, thirty times; ``1x5`` stays; ``_`` is a scrape that is missing. Time begins at 0.
 """
@@ -14,17 +14,17 @@ WHOLE_JOB: Final = (dict[str, str](),)
 
 @dataclass(frozen=True)
 class Case:
-    """One course of things."""
+    """Series, and the alerts that fire for them."""
 
     alert: str
     what: str
     at: str
-    """The moment that is looked at."""
+    """Time at which the alert is evaluated."""
     series: dict[str, str]
     fires: tuple[dict[str, str], ...] = ()
     """Labels beyond namespace and job of each alert that fires."""
     belongs_to_job: bool = True
-    """Whether the alert's labels name the job."""
+    """True if the alert's labels name the job."""
 
     def __str__(self) -> str:
         return f"{self.alert}: {self.what}"
@@ -37,7 +37,7 @@ def of(metric: str, **labels: str) -> str:
 
 
 def state(name: str, pod: str = "digits-worker-0") -> str:
-    """Whether the worker group of a pod is in a state."""
+    """Series that is 1 while the worker group of a pod is in a state."""
     return of("ddp_worker_group_state", state=name, pod=pod)
 
 

@@ -1,4 +1,4 @@
-"""What each alert fires for, and what it stays silent for."""
+"""Cases in which each alert fires, and in which it does not."""
 
 from __future__ import annotations
 

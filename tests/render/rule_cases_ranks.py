@@ -1,4 +1,4 @@
-"""Which rank the others wait for: what each of these alerts fires for, and what it stays silent for."""
+"""Cases of the alerts about ranks that others wait for."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ def _steps(busy: Sequence[float], step: float = _STEP) -> dict[str, str]:
     series = {}
     for number, milliseconds in enumerate(busy):
         own = milliseconds / 1000
-        series |= _sampled(
-            number,
-            {
-                Metric.SAMPLED_STEPS: f"0+{a_minute / 10:.1f}x60",
-                Metric.SAMPLED_BUSY: f"0+{a_minute / 10 * own:.3f}x60",
-                Metric.SAMPLED_COMM_EXPOSED: f"0+{a_minute / 10 * (step - own):.3f}x60",
-            },
-        )
+        seconds = {Metric.SAMPLED_BUSY: own, Metric.SAMPLED_COMM_EXPOSED: step - own}
+        courses = {metric: f"0+{a_minute / 10 * of_step:.3f}x60" for metric, of_step in seconds.items()}
+        series |= _sampled(number, courses | {Metric.SAMPLED_STEPS: f"0+{a_minute / 10:.1f}x60"})
     return series
 
 
 def _sampled(rank: int, courses: Mapping[Metric, str]) -> dict[str, str]:
-    """What a rank counts, and its pod, in which it is alone."""
+    """Series of a rank, and of its pod with this one rank."""
     pod = f"digits-worker-{rank}"
     own = {of(metric, rank=str(rank), pod=pod): course for metric, course in courses.items()}
     return own | {of(metric.replace("ddp_", "ddp_pod_", 1), pod=pod): course for metric, course in courses.items()}
 
 
+_OPENS_FILES: Final = _sampled(3, {Metric.SAMPLED_STEPS: "0+58x60", Metric.SAMPLED_BUSY: "0+1.2x10 12+4.6x5 35+1.2x40"})
+_ONE_IS_LATE: Final = _steps((30, 30, 90, 30))
+_FROM_THE_START: Final = {series: f"_x1 {course}" for series, course in _ONE_IS_LATE.items()}
 STRAGGLERS: Final = (
     *(
         Case("DdpStraggler", f"50 ms in {where}", "25m", _steps(busy), ({"rank": "2"},))
@@ -49,27 +47,16 @@ STRAGGLERS: Final = (
     Case("DdpStraggler", "nobody is late", "60m", _steps((18.0, 18.5, 17.6, 18.0), step=0.0656)),
     Case("DdpStraggler", "half as much again, of a step that is nearly all network", "60m", _steps((2, 2, 3, 2))),
     Case("DdpStraggler", "of two ranks none is the middle one", "60m", _steps((20, 70))),
-    Case(
-        "DdpStraggler",
-        "a rank opens its files for five minutes",
-        "30m",
-        _steps((20, 20, 20))
-        | _sampled(3, {Metric.SAMPLED_STEPS: "0+58x60", Metric.SAMPLED_BUSY: "0+1.2x10 12+4.6x5 35+1.2x40"}),
-    ),
+    Case("DdpStraggler", "a rank opens its files for five minutes", "30m", _steps((20, 20, 20)) | _OPENS_FILES),
     Case("DdpCommBound", "four fifths of a step", "40m", _steps((20, 20, 20, 20)), WHOLE_JOB),
     Case("DdpCommBound", "a tenth", "60m", _steps((92, 93, 92, 92))),
-    Case(
-        "DdpCommBound",
-        "they wait for one of them from the first step on, which has long been known",
-        "31m",
-        {series: f"_x1 {course}" for series, course in _steps((30, 30, 90, 30)).items()},
-    ),
-    Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _steps((30, 30, 90, 30))),
+    Case("DdpCommBound", "they wait for one of them from the first step on", "31m", _FROM_THE_START),
+    Case("DdpCommBound", "they wait for one of them, not for the network", "60m", _ONE_IS_LATE),
 )
 
 
 def _positions(courses: Mapping[str, str], group: str = "default") -> dict[str, str]:
-    """Of each rank the number of its last collective, and that its process is there."""
+    """Series of the last collective of each rank, whose process is up."""
     series = {RUNNING: "1x30"}
     for rank, course in courses.items():
         report = {"rank": rank, "pod": f"digits-worker-{rank}"}
@@ -89,9 +76,9 @@ HANGS: Final = (
     Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STALLED} | _positions(_BEHIND), _CULPRIT),
     Case("DdpRankBehindCollective", "no first step", "9m", {STARTED: "0x30"} | _positions(_FIRST), _CULPRIT),
     Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STALLED} | _positions(_BEHIND)),
-    Case("DdpRankBehindCollective", "ranks are asked one by one", "30m", {STEPPED: "0+60x30"} | _positions(_APART)),
+    Case("DdpRankBehindCollective", "ranks are scraped one by one", "30m", {STEPPED: "0+60x30"} | _positions(_APART)),
     Case("DdpRankBehindCollective", "an evaluation reduces on", "30m", {STEPPED: _STALLED} | _positions(_APART)),
     Case("DdpRankBehindCollective", "all wait", "30m", {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "9x30"})),
-    Case("DdpRankBehindCollective", "it is no member of the group", "30m", {STEPPED: _STALLED} | _NO_MEMBER),
+    Case("DdpRankBehindCollective", "it does not belong to the group", "30m", {STEPPED: _STALLED} | _NO_MEMBER),
     Case("DdpRankBehindCollective", "its process is gone", "30m", {STEPPED: _STALLED} | _positions(_BEHIND) | _IS_DOWN),
 )

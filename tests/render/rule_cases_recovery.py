@@ -1,4 +1,4 @@
-"""What keeps the job from running, and what its time went into: cases of alerts."""
+"""Cases of the alerts about restarts, failures and lost time."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ def _account(productive: str, **others: str) -> dict[str, str]:
 
 _LOST: Final = of(Metric.LOST_PROGRESS)
 
+_MOVED: Final = {
+    _LOST: "0x10 _x50",
+    _time("productive"): "0+40x10 _x50",
+    of(Metric.LOST_PROGRESS, pod="digits-worker-1"): "_x12 100x50",
+    _time("productive", pod="digits-worker-1"): "_x12 400x50",
+}
+_SHORT: Final = {
+    series: f"_x{1 + 18 * number} {course}"
+    for number in range(6)
+    for pod in [f"digits-worker-{number}"]
+    for series, course in (
+        (_time("productive", pod), f"{270 * number}+15x9"),
+        (_time("scheduling", pod), f"{810 * number}+45x9"),
+        (of(Metric.LOST_PROGRESS, pod=pod), "0x9"),
+    )
+}
 _LEFT: Final = of("ddp_restarts_remaining")
 RECOVERY: Final = (
     Case("DdpRestartLoop", "three failures", "20m", {_restarts("failure"): "0 0 1 1 2 2 3x30"}, WHOLE_JOB),
@@ -51,7 +67,7 @@ RECOVERY: Final = (
         Case("DdpCollectivesFailing", reason, "5m", {_failures(reason): "0 0 1x10"}, WHOLE_JOB)
         for reason in ("collective_timeout", "collective_error")
     ),
-    Case("DdpCollectivesFailing", "a rank died of its own code", "5m", {_failures("python_exception"): "0 0 1x10"}),
+    Case("DdpCollectivesFailing", "a rank failed with an exception", "5m", {_failures("python_exception"): "0 0 1x10"}),
     Case("DdpRendezvousSlow", "nobody trains", "11m", {state("rendezvous"): "1x20", RUNNING: "0x20"}, WHOLE_JOB),
     Case("DdpRendezvousSlow", "in 9 minutes", "15m", {state("rendezvous"): "1x9 0x9", RUNNING: "0x9 1x9"}),
     Case("DdpRendezvousSlow", "others train", "19m", {state("rendezvous", "digits-worker-3"): "1x20", RUNNING: "1x20"}),
@@ -62,31 +78,12 @@ RECOVERY: Final = (
     Case("DdpOutOfMemory", "in the job of this name before", "20m", {_failures("host_oom"): BEFORE}),
     Case("DdpCollectivesFailing", "in the job of this name before", "20m", {_failures("collective_error"): BEFORE}),
     Case("DdpStepsLost", "a quarter", "30m", {_LOST: "0x10 100x50", _time("productive"): "0+40x10 400x50"}, WHOLE_JOB),
-    Case(
-        "DdpStepsLost",
-        "the pod that takes up rank 0 brings the account along",
-        "30m",
-        {
-            _LOST: "0x10 _x50",
-            _time("productive"): "0+40x10 _x50",
-            of(Metric.LOST_PROGRESS, pod="digits-worker-1"): "_x12 100x50",
-            _time("productive", pod="digits-worker-1"): "_x12 400x50",
-        },
-        WHOLE_JOB,
-    ),
+    Case("DdpStepsLost", "the pod that takes up rank 0 brings the account along", "30m", _MOVED, WHOLE_JOB),
     Case("DdpStepsLost", "10 of 400 seconds", "30m", {_LOST: "0x10 10x50", _time("productive"): "0+40x10 400x50"}),
     Case("DdpStepsLost", "of before", "30m", {_LOST: "0x5 300x4 _x2 0x50", _time("productive"): "0+60x9 _x2 0+60x50"}),
     Case("DdpGoodputLow", "a third for restarts", "90m", _account("0+40x100", restart="0+20x100"), WHOLE_JOB),
     Case("DdpGoodputLow", "a fifth lost", "90m", _account("0+60x100") | {_LOST: "0+12x100"}, WHOLE_JOB),
-    Case(
-        "DdpGoodputLow",
-        "each pod lives for ten minutes, and what it waited for its room is told by the next",
-        "99m",
-        {_time("productive", f"digits-worker-{pod}"): f"_x{1 + 18 * pod} {270 * pod}+15x9" for pod in range(6)}
-        | {_time("scheduling", f"digits-worker-{pod}"): f"_x{1 + 18 * pod} {810 * pod}+45x9" for pod in range(6)}
-        | {of(Metric.LOST_PROGRESS, pod=f"digits-worker-{pod}"): f"_x{1 + 18 * pod} 0x9" for pod in range(6)},
-        WHOLE_JOB,
-    ),
+    Case("DdpGoodputLow", "pods live for ten minutes, and report the wait for their node", "99m", _SHORT, WHOLE_JOB),
     Case("DdpGoodputLow", "a tenth", "100m", _account("0+54x100", restart="0+6x100")),
     Case("DdpGoodputLow", "suspended", "100m", _account("0+60x40 _x30 2400+60x100", suspended="0x40 _x30 1800x100")),
     Case("DdpGoodputLow", "it has just begun", "39m", _account("0x10 0+60x100", init="0+60x10 600x100")),

@@ -23,9 +23,9 @@ OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS
 GROWTH = ("rate(", "increase(", "max_over_time(", "min_over_time(", "changes(")
 COLOURS = re.compile(r"transparent|text|((super-light|light|semi-dark|dark)-)?(red|orange|yellow|green|blue|purple)")
 LARGEST_BYTES = 256 * 1024
-"""Of the annotation in which `kubectl apply` keeps what was applied."""
+"""Limit of the annotation in which `kubectl apply` stores the last object."""
 CONDITIONS = {"ddp_worker_group_state", "ddp_job_info", "ddp_rank_up"}
-"""Metrics by which alerts ask whether a job runs, and which."""
+"""Metrics with which alerts find running jobs."""
 EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
 """Labels that series have beside those of the catalogue."""
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
@@ -76,7 +76,7 @@ def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
         if key == "datasource":
             assert value == {"type": "prometheus", "uid": "${datasource}"}
         if key in {"color", "fixedColor", "iconColor"} and isinstance(value, str):
-            assert COLOURS.fullmatch(value), f"{value} is no colour of both themes"
+            assert COLOURS.fullmatch(value), f"{value} is not a color of both themes"
 
 
 @NAMED
@@ -114,10 +114,8 @@ def test_every_variable_is_used_and_every_used_one_is_there(name: str) -> None:
 
 @NAMED
 def test_a_link_leads_to_a_dashboard_that_takes_what_it_is_given(name: str) -> None:
-    takes = {
-        dashboard["uid"]: {f"var-{item['name']}" for item in dashboard["templating"]["list"]}
-        for dashboard in DASHBOARDS.values()
-    }
+    offered = {dashboard["uid"]: dashboard["templating"]["list"] for dashboard in DASHBOARDS.values()}
+    takes = {uid: {f"var-{item['name']}" for item in variables} for uid, variables in offered.items()}
     for key, url in nodes(DASHBOARDS[name]):
         if key == "url" and url:
             path, given = urlsplit(url).path, dict(parse_qsl(urlsplit(url).query))
@@ -127,11 +125,8 @@ def test_a_link_leads_to_a_dashboard_that_takes_what_it_is_given(name: str) -> N
 
 
 def test_the_chart_delivers_each_as_grafanas_sidecar_finds_it(helm: Helm) -> None:
-    maps = {
-        item["metadata"]["name"]: item
-        for item in helm.template(PLATFORM)
-        if item["kind"] == "ConfigMap" and "grafana_dashboard" in item["metadata"]["labels"]
-    }
+    found = [item for item in helm.template(PLATFORM) if item["kind"] == "ConfigMap"]
+    maps = {item["metadata"]["name"]: item for item in found if "grafana_dashboard" in item["metadata"]["labels"]}
     assert maps.keys() == {f"ddp-dashboard-{name}" for name in DASHBOARDS}
     for name, dashboard in DASHBOARDS.items():
         item = maps[f"ddp-dashboard-{name}"]
@@ -144,12 +139,9 @@ def test_the_chart_delivers_each_as_grafanas_sidecar_finds_it(helm: Helm) -> Non
 @pytest.fixture(scope="module")
 def linked(helm: Helm) -> list[Object]:
     """The rules of the chart, whose alerts lead to Grafana."""
-    objects = helm.template(
-        PLATFORM, {"monitoring": {"dashboards": {"url": "https://grafana.example.com/"}}}, serves=SERVES
-    )
-    return list(
-        rules([group for item in objects if item["kind"] == "PrometheusRule" for group in item["spec"]["groups"]])
-    )
+    values = {"monitoring": {"dashboards": {"url": "https://grafana.example.com/"}}}
+    found = [item for item in helm.template(PLATFORM, values, serves=SERVES) if item["kind"] == "PrometheusRule"]
+    return list(rules([group for item in found for group in item["spec"]["groups"]]))
 
 
 def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[Object]) -> None:

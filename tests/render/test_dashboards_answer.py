@@ -17,13 +17,8 @@ from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled
 from tests.support.prometheus_history import Found, Prometheus, remembering
 from tests.support.rule_files import records
 
-CHOSEN = {
-    "namespace": history.GPT.namespace,
-    "ddp_job": history.GPT.name,
-    "rank": ".*",
-    "namespaces": ".*",
-    "datasource": "prometheus",
-}
+CHOSEN = {"namespace": history.GPT.namespace, "ddp_job": history.GPT.name, "datasource": "prometheus"}
+CHOSEN |= {"rank": ".*", "namespaces": ".*"}
 QUESTIONS = list(questions())
 
 
@@ -41,7 +36,7 @@ def answer(remembered: Prometheus, question: Question, **choices: str) -> list[F
 
 
 def number(remembered: Prometheus, asker: str) -> float:
-    """What a panel of one number shows."""
+    """Return the value that a panel of one number shows."""
     [found] = shown(remembered, asker)
     return found.values[-1]
 
@@ -68,11 +63,7 @@ def test_a_query_is_about_nothing_but_what_is_chosen(remembered: Prometheus, que
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [
-        ("namespace", ["training", "vision"]),
-        ("ddp_job", ["gpt"]),
-        ("namespaces", ["training", "vision"]),
-    ],
+    [("namespace", ["training", "vision"]), ("ddp_job", ["gpt"]), ("namespaces", ["training", "vision"])],
 )
 def test_what_can_be_chosen_is_what_is_there(remembered: Prometheus, name: str, found: list[str]) -> None:
     for dashboard in DASHBOARDS.values():
@@ -91,9 +82,7 @@ def test_a_column_of_a_table_has_something_in_it(remembered: Prometheus, name: s
 
 
 def columns(panel: dict[str, Any]) -> list[str]:
-    [chosen] = [
-        transformation for transformation in panel["transformations"] if transformation["id"] == "filterFieldsByName"
-    ]
+    [chosen] = [item for item in panel["transformations"] if item["id"] == "filterFieldsByName"]
     names: list[str] = chosen["options"]["include"]["names"]
     return names
 
@@ -123,9 +112,8 @@ def test_the_job_is_seen_to_train_and_to_what_end(remembered: Prometheus) -> Non
 
 
 def test_the_bubble_of_a_pipeline_is_seen_as_a_share_of_the_steps(remembered: Prometheus) -> None:
-    shares = {
-        found.labels["operation"]: found.values[-1] for found in shown(remembered, "job/Waiting within a split model/A")
-    }
+    found = shown(remembered, "job/Waiting within a split model/A")
+    shares = {item.labels["operation"]: item.values[-1] for item in found}
     assert shares["stage"] == pytest.approx(history.BUBBLE, rel=0.02)
     assert shares["all_gather"] == pytest.approx(0.05, rel=0.02)
 

@@ -38,7 +38,7 @@ def refusal(helm: Helm, values: dict[str, Any], **how: Any) -> str:
 
 
 def needs_a_file(spec: dict[str, Any]) -> bool:
-    """Whether the submitter sends code along."""
+    """True if the submitter sends code with the job."""
     return "code" in spec or ("script" in spec and "codeClaim" not in spec)
 
 

@@ -16,6 +16,7 @@ from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
 from tests.support.helm import CHARTS, Helm
 from tests.support.jobs import a_job
 from tests.support.pod_security import beyond_restricted
+from tests.support.policy_cases import OTHER_RULES, RULES
 from tools.release import artifacts
 
 PLATFORM = CHARTS / "ddp-platform"
@@ -66,13 +67,11 @@ def test_names_within_a_namespace_are_unique_and_labels_are_the_standard_ones(he
 
 
 def test_confined_it_makes_nothing_outside_of_its_namespaces_but_roles(helm: Helm) -> None:
-    rules = ("hostPath", "hostNamespaces", "privileged", "memoryLimit", "apiToken", "networkPolicy", "workloadPatch")
     confined = {  # as in docs/howto/multi-tenant.md
-        "controller": {"enabled": False},
-        "monitoring": {"enabled": False},
+        **{key: {"enabled": False} for key in ("controller", "monitoring")},
         "roles": {"aggregate": False, "apiServer": False},
         "priorityClasses": [],
-        "policies": {**dict.fromkeys(rules, "Off"), "imageDigest": "Off"},
+        "policies": dict.fromkeys((*RULES, *OTHER_RULES), "Off"),
     }
     outside = {item["kind"] for item in helm.template(PLATFORM, confined) if "namespace" not in item["metadata"]}
     assert outside == {"ClusterRole", "Namespace"}
@@ -95,11 +94,8 @@ def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
 
 def test_the_names_that_the_command_line_looks_for_are_those_that_the_chart_gives(helm: Helm) -> None:
     objects = helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
-    maps = [
-        item
-        for item in objects
-        if item["kind"] == "ConfigMap" and "grafana_dashboard" not in item["metadata"]["labels"]
-    ]
+    maps = [item for item in objects if item["kind"] == "ConfigMap"]
+    maps = [item for item in maps if "grafana_dashboard" not in item["metadata"]["labels"]]
     assert {item["metadata"]["name"] for item in maps} == {CONFIG_MAP}
     assert {item["metadata"]["name"] for item in objects if item["kind"] == "PodMonitor"} == {PLATFORM_MONITOR}
     shared = SharedPresets("here", maps[0]["data"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from ddp_controller.__main__ import _parser
@@ -27,11 +28,9 @@ def of_its_jobs(helm: Helm, *namespaces: str) -> list[dict[str, Any]]:
 
 def granted(role: dict[str, Any], where: str) -> set[Right]:
     return {
-        Right(verb, group, resource, where, tuple(rule.get("resourceNames") or ()))
+        Right(*words, where, tuple(rule.get("resourceNames") or ()))
         for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
+        for words in product(rule["verbs"], rule["apiGroups"], rule["resources"])
     }
 
 

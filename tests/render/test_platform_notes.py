@@ -1,4 +1,4 @@
-"""What ``charts/ddp-platform`` says when it is installed: the next command, and what is weaker than it could be."""
+"""The notes of ``charts/ddp-platform``: the next commands, and settings that are weaker than the defaults."""
 
 from __future__ import annotations
 
@@ -17,16 +17,7 @@ UNWATCHED = "the cluster serves no PodMonitor and PrometheusRule"
 @pytest.fixture
 def notes(helm: Helm) -> Callable[..., str]:
     def read(**values: Any) -> str:
-        words = (
-            "install",
-            "mine",
-            str(CHARTS / "ddp-platform"),
-            "--namespace",
-            "system",
-            "--dry-run=client",
-            "-f",
-            "-",
-        )
+        words = ("install", "mine", str(CHARTS / "ddp-platform"), "-nsystem", "--dry-run=client", "--values=-")
         text = helm.run(*words, stdin=json.dumps(values), environ=NOWHERE).ok().out
         return text.partition("\nNOTES:\n")[2]
 
@@ -45,10 +36,7 @@ def test_the_next_commands_are_named(notes: Callable[..., str]) -> None:
 def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> None:
     assert notes(monitoring={"enabled": False}).count("\n- ") == 0
     message = notes(
-        namespaces=[
-            {"name": "a", "podSecurity": "baseline", "quota": {"pods": 1}},
-            {"name": "b", "keep": False},
-        ],
+        namespaces=[{"name": "a", "podSecurity": "baseline", "quota": {"pods": 1}}, {"name": "b", "keep": False}],
         networkPolicy={"enabled": False},
         priorityClasses=[{"name": "c", "value": 1, "globalDefault": True}],
     )

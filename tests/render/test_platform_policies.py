@@ -10,25 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
+from tests.support import policy_cases
 from tests.support.helm import CHARTS, Helm
-from tests.support.policy_cases import (
-    CASES,
-    DIGEST,
-    KINDS,
-    MAY_UPDATE,
-    NETWORK_POLICY,
-    PATCHES,
-    RULES,
-    WORKLOAD_PATCH,
-    Case,
-    Kind,
-    Patch,
-    a_container,
-    a_spec,
-    a_workload,
-    name_of,
-    policies,
-)
+from tests.support.policy_cases import CASES, DIGEST, KINDS, NETWORK_POLICY, RULES, Case, Kind, name_of, policies
 
 pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
 
@@ -37,13 +21,7 @@ from tests.support.policy_evaluator import Policy
 Json = dict[str, Any]
 PLATFORM = CHARTS / "ddp-platform"
 ENGINES = ("pytorchjob", "trainjob", "jobset", "job")
-LOOKED_AT = {
-    "Pod": "pods",
-    "Job": "jobs",
-    "PyTorchJob": "pytorchjobs",
-    "JobSet": "jobsets",
-    "TrainingRuntime": "trainingruntimes",
-}
+LOOKED_AT = {kind: f"{kind.lower()}s" for kind in ("Pod", "Job", "PyTorchJob", "JobSet", "TrainingRuntime")}
 
 
 def policy(rule: str, **values: Any) -> Policy:
@@ -107,7 +85,7 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
     def refused(audience_name: str | None) -> bool:
         metadata = {} if audience_name is None else {"audience": audience_name}
         volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **metadata}}]}}
-        return bool(judged.error_response("pods", pods.make({**a_spec(), "volumes": [volume]})))
+        return bool(judged.error_response("pods", pods.make({**policy_cases.a_spec(), "volumes": [volume]})))
 
     assert refused(issuer)
     assert refused(None)
@@ -115,13 +93,13 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
     assert not refused(f"{issuer}/more")
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
-def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: Patch) -> None:
-    judged = policy(WORKLOAD_PATCH, workloadPatch="Deny")
-    old = a_workload("w") | {"metadata": {**a_workload("w")["metadata"], "uid": "UID"}}
+@pytest.mark.parametrize("patch", policy_cases.PATCHES, ids=lambda patch: patch.name)
+def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: policy_cases.Patch) -> None:
+    judged = policy(policy_cases.WORKLOAD_PATCH, workloadPatch="Deny")
+    old = policy_cases.a_workload("w") | {"metadata": {**policy_cases.a_workload("w")["metadata"], "uid": "UID"}}
     message = judged.error_response("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
     assert message.partition(": ")[0] == ", ".join(patch.fields)
-    assert judged.error_response("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
+    assert judged.error_response("workloads", merged(old, patch.change), old, may=[policy_cases.MAY_UPDATE]) == ""
 
 
 def merged(item: Any, patch: Any) -> Any:
@@ -154,19 +132,14 @@ def test_a_secret_for_a_token_is_refused_to_users_and_not_to_administrators() ->
     assert judged.error_response("secrets", secret) == ""
 
 
-def of_the_platform(helm: Helm, **values: Any) -> list[Json]:
-    found = helm.template(PLATFORM, {"namespaces": [{"name": "training"}], **values})
-    return [item for item in found if item["kind"] == "NetworkPolicy"]
-
-
-MAY_CHANGE_A_NAMESPACE = [
-    f"{verb} networkpolicies.networking.k8s.io" for verb in ("update", "delete", "deletecollection")
-]
+POLICIES = "networkpolicies.networking.k8s.io"
+MAY_CHANGE_A_NAMESPACE = [f"{verb} {POLICIES}" for verb in ("update", "delete", "deletecollection")]
 
 
 def test_the_platforms_network_policies_are_changed_and_deleted_by_administrators_alone(helm: Helm) -> None:
     judged = policy(NETWORK_POLICY, networkPolicy="Deny")
-    for item in of_the_platform(helm):
+    found = helm.template(PLATFORM, {"namespaces": [{"name": "training"}]})
+    for item in (entry for entry in found if entry["kind"] == "NetworkPolicy"):
         opened = {**item, "metadata": {**item["metadata"], "labels": {}}, "spec": {**item["spec"], "ingress": [{}]}}
         for after in (opened, None):
             message = judged.error_response("networkpolicies", after, item, may=MAY_CHANGE_A_NAMESPACE)
@@ -204,9 +177,8 @@ DNS_ADDRESS: Json = {"ipBlock": {"cidr": "169.254.20.10/32"}}
 def test_in_a_closed_namespace_users_open_no_egress(rule: Json, *, is_refused: bool) -> None:
     closed = {"networkPolicy": {"egress": "closed"}}
     own = a_network_policy([rule])
-    assert bool(policy(NETWORK_POLICY, networkPolicy="Deny", more=closed).error_response("networkpolicies", own)) == (
-        is_refused
-    )
+    judged = policy(NETWORK_POLICY, networkPolicy="Deny", more=closed)
+    assert bool(judged.error_response("networkpolicies", own)) is is_refused
     assert policy(NETWORK_POLICY, networkPolicy="Deny").error_response("networkpolicies", own) == ""
 
 
@@ -238,7 +210,7 @@ def test_a_container_that_is_added_to_look_into_a_pod_is_looked_at_too() -> None
     [pods, *_] = KINDS
     old = pods.of(CASES[0])
     new = deepcopy(old)
-    new["spec"]["ephemeralContainers"] = [{**a_container("look"), "securityContext": {"privileged": True}}]
+    new["spec"]["ephemeralContainers"] = [{**policy_cases.a_container("look"), "securityContext": {"privileged": True}}]
     del new["spec"]["ephemeralContainers"][0]["resources"]  # Kubernetes allows it none
     message = policy("privileged").error_response("pods/ephemeralcontainers", new, old)
     assert message.startswith("spec.ephemeralContainers[look].securityContext.privileged: ")

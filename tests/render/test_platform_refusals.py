@@ -1,4 +1,4 @@
-"""What ``charts/ddp-platform`` refuses, and how it says so: the value, and the way out."""
+"""Values that ``charts/ddp-platform`` refuses, with the name of the value and the fix."""
 
 from __future__ import annotations
 

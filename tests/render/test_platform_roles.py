@@ -18,14 +18,12 @@ def rendered(helm: Helm, **values: Any) -> dict[str, dict[str, Any]]:
 
 
 def aggregated(helm: Helm, **values: Any) -> dict[str, list[str]]:
-    labels = {name: item["metadata"]["labels"] for name, item in rendered(helm, **values).items()}
-    return {
-        name: into
-        for name, label in labels.items()
-        if (
-            into := [key.removeprefix(INTO) for key, value in label.items() if key.startswith(INTO) and value == "true"]
-        )
-    }
+    found: dict[str, list[str]] = {}
+    for name, item in rendered(helm, **values).items():
+        for key, value in item["metadata"]["labels"].items():
+            if key.startswith(INTO) and value == "true":
+                found.setdefault(name, []).append(key.removeprefix(INTO))
+    return found
 
 
 def role(name: str) -> Role:
@@ -50,11 +48,8 @@ def test_kubernetes_own_roles_have_those_that_open_no_pod(helm: Helm) -> None:
 
 def test_everybody_may_know_the_api_servers_addresses_unless_told_otherwise(helm: Helm) -> None:
     def made(**values: Any) -> list[Any]:
-        return [
-            item
-            for item in helm.template(PLATFORM, {"roles": values})
-            if item["kind"] in {"Role", "RoleBinding"} and item["metadata"]["namespace"] == "default"
-        ]
+        found = [item for item in helm.template(PLATFORM, {"roles": values}) if item["kind"] in {"Role", "RoleBinding"}]
+        return [item for item in found if item["metadata"]["namespace"] == "default"]
 
     [granted, bound] = made()
     slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}

@@ -1,6 +1,6 @@
-"""Texts among the values of ddp-platform that do not look as they should: a sentence, from Helm 3 and from Helm 4.
+"""Malformed texts among the values of ddp-platform are refused with a message, by Helm 3 and Helm 4.
 
-The schema holds no pattern, since Helm would tell no more of one than that it is not met: ``files/shapes.yaml`` does.
+The schema has no patterns, since Helm prints only that one does not match; ``files/shapes.yaml`` has them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_every_text_of_the_schema_has_a_shape_or_is_free_and_none_a_pattern() ->
 
 
 def _texts(node: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Where the schema lets a text stand that is none of a few words, as paths of shapes.yaml."""
+    """Yield the values of the schema that are free texts, as paths of shapes.yaml."""
     node = resolve_reference(SCHEMA, node)
     kinds = node.get("type", ())
     if "enum" not in node and "string" in ([kinds] if isinstance(kinds, str) else kinds):

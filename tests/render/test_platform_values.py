@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.render.platform_values import PROMETHEUS
 from tests.support.chart_values import Row, check, key_in_schema, keys_of
 from tests.support.helm import CHARTS, Helm
 
@@ -20,7 +21,7 @@ ROWS: list[Row] = [
     for table in sorted(Path(__file__).parent.glob("platform_values*.py"))
     for row in importlib.import_module(f"tests.render.{table.stem}").ROWS
 ]
-"""Those of every table beside this file."""
+"""Rows of every table beside this file."""
 READ_BY_NOTHING = {"global"}
 RULES = """\
 groups:
@@ -53,9 +54,7 @@ def test_no_value_is_left_out() -> None:
 
 
 def test_rule_files_and_dashboards_are_delivered_as_they_are(helm: Helm, chart: Path) -> None:
-    objects = helm.template(
-        chart, serves=("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
-    )
+    objects = helm.template(chart, serves=PROMETHEUS)
     [rule] = [item for item in objects if item["metadata"]["name"] == "ddp-sample"]
     assert rule["spec"] == yaml.safe_load(RULES)
     [board] = [item for item in objects if item["metadata"]["name"] == "ddp-dashboard-sample"]

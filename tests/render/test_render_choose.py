@@ -1,4 +1,4 @@
-"""What a cluster serves decides what the job left open; what was asked for is never changed."""
+"""The kinds that a cluster serves decide the choices that a job leaves open, and change no other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ import pytest
 
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.render.choose import (
-    GANG_KINDS,
-    ClusterKinds,
-    choose_engine,
-    choose_gang,
-    kinds_to_discover,
-    native_version,
-    resolve_auto,
-)
+from kubectl_ddp.render import choose
+from kubectl_ddp.render.choose import GANG_KINDS, ClusterKinds, choose_engine, choose_gang, resolve_auto
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Gang
@@ -69,14 +62,12 @@ def test_a_gang_that_nobody_makes_is_refused() -> None:
 )
 def test_the_native_gang_takes_the_newest_version_that_is_served_and_known(served: tuple[str, ...], taken: str) -> None:
     kinds = frozenset((f"scheduling.k8s.io/{version}", "Workload") for version in served)
-    assert native_version(a_job(gang=Gang.NATIVE), ClusterKinds("lab", (1, 36), kinds)) == taken
+    assert choose.native_version(a_job(gang=Gang.NATIVE), ClusterKinds("lab", (1, 36), kinds)) == taken
 
 
 def test_a_native_gang_without_its_feature_gates_is_refused_with_their_names() -> None:
-    with pytest.raises(
-        PreflightFailed,
-        match=r"'lab' does not serve .*Workload.* GenericWorkload and GangScheduling are off.*--runtime-c",
-    ):
+    missing = r"'lab' does not serve .*Workload.* GenericWorkload and GangScheduling are off.*--runtime-c"
+    with pytest.raises(PreflightFailed, match=missing):
         choose_gang(a_job(gang=Gang.NATIVE, queue="team"), facts(gang=Gang.VOLCANO))
 
 
@@ -88,7 +79,7 @@ def test_the_native_gang_is_the_last_choice() -> None:
 def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:
     settled = resolve_auto(a_job(gang=Gang.AUTO), facts(Engine.JOBSET, gang=Gang.KAI))
     assert settled == a_job(engine=Engine.JOBSET, gang=Gang.KAI)
-    assert kinds_to_discover() >= facts(*PREFERENCE, gang=Gang.KAI).kinds
+    assert choose.kinds_to_discover() >= facts(*PREFERENCE, gang=Gang.KAI).kinds
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[Health
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 RUN_POLICY = ("spec", "runPolicy")
 BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
-"""Those whose pods a batch Job makes."""
+"""Engines whose pods are created by a batch Job."""
 
 
 def objects_of(engine: Engine, **changes: Any) -> list[Object]:
@@ -102,7 +102,7 @@ def test_a_job_can_be_made_before_it_may_run(engine: Engine, suspended: bool) ->
 
 @pytest.mark.parametrize("engine", BATCH)
 def test_exit_codes_mean_on_a_batch_job_what_they_mean_to_the_operator(engine: Engine) -> None:
-    """1 to 127 fail the job, 128 and above make the pod anew, and a pod that was taken away costs nothing."""
+    """Exit codes 1 to 127 fail the job, 128 and above replace the pod, and an evicted pod does not count."""
     job = worker_job(objects_of(engine))
     disrupted, permanent = job["podFailurePolicy"]["rules"]
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

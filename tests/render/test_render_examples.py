@@ -60,10 +60,8 @@ def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_o
     directory = EXAMPLES / RENDERED[Engine.TRAINJOB]
     stored = directory / "digits.yaml"
     [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", stored.read_text(), re.MULTILINE)
-    made = [
-        subprocess.run(["bash", "-c", command], cwd=directory, check=True, capture_output=True, text=True).stdout
-        for _ in range(2)
-    ]
+    shell = ["bash", "-c", command]
+    made = [subprocess.run(shell, cwd=directory, check=True, capture_output=True, text=True).stdout for _ in range(2)]
     secrets = []
     for text in made:
         [secret] = [item for item in yaml.safe_load_all(text) if item["kind"] == "Secret"]

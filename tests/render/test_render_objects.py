@@ -1,4 +1,4 @@
-"""What the rendered objects must contain, whatever the job."""
+"""The content of the rendered objects of any job."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.constants import (
-    NAME_LENGTH,
-    Annotation,
-    Env,
-    Label,
-    Path,
-    Port,
-    Role,
-)
+from ddp_trainer.common.constants import NAME_LENGTH, Annotation, Env, Label, Path, Port, Role
 from kubectl_ddp.code import pack
 from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of
@@ -147,16 +139,11 @@ def test_the_store_is_a_job_that_is_made_again_wherever_it_is_lost() -> None:
 
 
 def test_the_store_keeps_away_from_the_workers_and_from_their_machines() -> None:
-    spec = a_job(
-        node_selector={
-            "nvidia.com/gpu.product": "H100",
-            "kubernetes.io/arch": "arm64",
-            "topology.kubernetes.io/zone": "a",
-        }
-    )
+    kept = {"kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "a"}
+    spec = a_job(node_selector=kept | {"nvidia.com/gpu.product": "H100"})
     worker, store = (template["spec"] for template in templates(render(spec, RUN)))
     assert worker["nodeSelector"] == dict(spec.node_selector)
-    assert store["nodeSelector"] == {"kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "a"}
+    assert store["nodeSelector"] == kept
     [term] = store["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
 
@@ -199,14 +186,10 @@ def test_open_egress_leaves_out_the_credentials_that_clouds_hand_to_machines_and
 
 def test_metrics_open_to_whom_the_job_names_and_to_the_api_servers() -> None:
     readers = tuple(map(Reader.parse, ("team=watchers", "10.2.0.0/16")))
-    objects = render(a_job(metrics_from=readers), "run", api_servers=("10.0.0.7", "fd00::7"))
-    [policy] = [item for item in objects if item["kind"] == "NetworkPolicy"]
-    assert policy["spec"]["ingress"][1]["from"] == [
-        {"namespaceSelector": {"matchLabels": {"team": "watchers"}}},
-        {"ipBlock": {"cidr": "10.2.0.0/16"}},
-        {"ipBlock": {"cidr": "10.0.0.7/32"}},
-        {"ipBlock": {"cidr": "fd00::7/128"}},
-    ]
+    policy = by_kind(a_job(metrics_from=readers), api_servers=("10.0.0.7", "fd00::7"))["NetworkPolicy"]["spec"]
+    team, *blocks = policy["ingress"][1]["from"]
+    assert team == {"namespaceSelector": {"matchLabels": {"team": "watchers"}}}
+    assert blocks == [{"ipBlock": {"cidr": cidr}} for cidr in ("10.2.0.0/16", "10.0.0.7/32", "fd00::7/128")]
 
 
 def test_metrics_open_to_everybody_where_the_job_says_so() -> None:
@@ -214,19 +197,16 @@ def test_metrics_open_to_everybody_where_the_job_says_so() -> None:
     assert policy["ingress"][1] == {"ports": [{"port": Port.METRICS, "protocol": "TCP"}]}
 
 
+KUBE_DNS = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+
+
 @pytest.mark.parametrize(
     ("servers", "peers"),
     [
-        (
-            (),
-            [
-                {
-                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-                    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-                },
-                {"ipBlock": {"cidr": "169.254.20.10/32"}},
-            ],
-        ),
+        ((), [KUBE_DNS, {"ipBlock": {"cidr": "169.254.20.10/32"}}]),
         (("10.96.0.10",), [{"ipBlock": {"cidr": "10.96.0.10/32"}}]),
     ],
 )

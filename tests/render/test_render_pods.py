@@ -1,4 +1,4 @@
-"""What the pods of a job start with, whatever the job: program, variables, memory, places."""
+"""The content of the pods of any job: program, variables, memory, placement."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.constants import (
-    CheckpointScope,
-    Env,
-    Path,
-)
+from ddp_trainer.common.constants import CheckpointScope, Env, Path
 from ddp_trainer.launch import flags
 from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.engines import ENGINES, Engine
@@ -43,10 +39,8 @@ def test_a_script_that_is_sent_starts_where_it_may_write_and_others_where_the_im
 @ANY_JOB
 def test_the_launcher_reads_from_its_arguments_what_the_job_says(spec: JobSpec) -> None:
     arguments = flags.parse([expanded(word) for word in container(spec)["args"]], {})
-    assert (arguments.nnodes, arguments.nproc_per_node) == (
-        f"{spec.nnodes.minimum}:{spec.nnodes.maximum}",
-        str(spec.nproc),
-    )
+    assert arguments.nnodes == f"{spec.nnodes.minimum}:{spec.nnodes.maximum}"
+    assert arguments.nproc_per_node == str(spec.nproc)
     assert (arguments.rdzv_id, arguments.rdzv_endpoint) == (RUN, f"{spec.name}-store:29400")
     assert arguments.max_restarts == spec.max_restarts
     started = [arguments.training_script, *arguments.training_script_args]
@@ -108,10 +102,8 @@ def test_the_store_of_a_local_job_leaves_torchruns_port_to_other_programs() -> N
 
 
 def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> None:
-    spec = a_job(
-        secret_env={"TOKEN": SecretKey("hub", "token")},
-        env_from=(EnvSource("secret", "s"), EnvSource("configmap", "c")),
-    )
+    sources = (EnvSource("secret", "s"), EnvSource("configmap", "c"))
+    spec = a_job(secret_env={"TOKEN": SecretKey("hub", "token")}, env_from=sources)
     assert environment(spec)["TOKEN"] == {"secretKeyRef": {"name": "hub", "key": "token"}}
     assert container(spec)["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
     assert "TOKEN" not in environment(spec, site=Site.LOCAL)
@@ -230,9 +222,8 @@ def test_every_alternative_of_the_affinity_also_wants_what_the_fabric_does() -> 
 @pytest.mark.parametrize("engine", list(ENGINES))
 def test_an_image_without_the_launcher_gets_it_from_the_runtime_image_in_every_pod(engine: Engine) -> None:
     image = {"image": "debian:13", "runtime_image": "ddp-runtime:1"}
-    for copied, mounted in zip(
-        pods(engine, **image), pods(engine, **image, runtime_mount=RuntimeMount.IMAGE), strict=True
-    ):
+    by_image = pods(engine, **image, runtime_mount=RuntimeMount.IMAGE)
+    for copied, mounted in zip(pods(engine, **image), by_image, strict=True):
         [init] = copied["spec"]["initContainers"]
         assert (init["image"], init["volumeMounts"]) == ("ddp-runtime:1", [{"name": "runtime", "mountPath": RUNTIME}])
         assert "initContainers" not in mounted["spec"]

@@ -1,4 +1,4 @@
-"""User text never becomes YAML, and YAML that we write is read as it was meant, by kubectl too."""
+"""Text of users never becomes YAML, and the YAML that we write keeps its values, in kubectl too."""
 
 from __future__ import annotations
 
@@ -59,10 +59,8 @@ CONSTANT = (' ["Ingress"] if egress == "unrestricted" else ["Ingress", "Egress"]
 def test_every_value_enters_a_template_through_a_filter_that_quotes() -> None:
     for template in TEMPLATES.glob("*.j2"):
         for expression in re.findall(r"\{\{(.*?)\}\}", template.read_text()):
-            assert re.search(r"\| (quoted|block \| indent\(\d+\)) *$", expression) or expression in CONSTANT, (
-                template.name,
-                expression,
-            )
+            is_quoted = re.search(r"\| (quoted|block \| indent\(\d+\)) *$", expression)
+            assert is_quoted or expression in CONSTANT, (template.name, expression)
 
 
 def test_a_name_that_a_template_does_not_know_is_an_error() -> None:

@@ -37,19 +37,9 @@ def test_torchrun_of_the_image_gets_the_sizes_of_the_job_and_meets_at_worker_0(e
     [found] = worker_template(objects)["spec"]["containers"]
     assert found["command"] == ["python3", "-c", TORCHRUN, "torch.distributed.run"]
     assert found["args"] == [
-        "--nnodes=1:2",
-        "--nproc-per-node=2",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={FIRST[engine]}:29400",
-        f"--rdzv-id={RUN}",
-        "--max-restarts=10",
-        "--tee=3",
-        "--rdzv-conf=read_timeout=600,join_timeout=600",
-        "--local-addr=$(DDP_POD_IP)",
-        "-m",
-        "mine.train",
-        "--lr",
-        "1",
+        *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={FIRST[engine]}:29400"),
+        *(f"--rdzv-id={RUN}", "--max-restarts=10", "--tee=3", "--rdzv-conf=read_timeout=600,join_timeout=600"),
+        *("--local-addr=$(DDP_POD_IP)", "-m", "mine.train", "--lr", "1"),
     ]
 
 
@@ -63,11 +53,8 @@ def test_a_headless_service_names_worker_0_unless_the_operator_makes_one(engine:
         return
     found = services[FIRST[engine]]
     assert (found["clusterIP"], found["publishNotReadyAddresses"], found["ports"][0]["port"]) == ("None", True, 29400)
-    assert found["selector"] == {
-        "ddp.dev/job": "digits",
-        "ddp.dev/role": "worker",
-        "batch.kubernetes.io/job-completion-index": "0",
-    }
+    first = {"batch.kubernetes.io/job-completion-index": "0"}
+    assert found["selector"] == {"ddp.dev/job": "digits", "ddp.dev/role": "worker", **first}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,4 @@
-"""The rules read what is exported, and what is exported is read by somebody or marked as reference."""
+"""The rules read only exported metrics, with labels and values of the catalog."""
 
 from __future__ import annotations
 

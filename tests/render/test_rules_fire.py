@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.render.rule_case import JOB, Case, of
+from tests.render.rule_case import JOB, RUNNING, STEPPED, Case
 from tests.render.rule_cases import CASES
 from tests.support.helm import Helm, Object
 from tests.support.rule_files import alone, groups, promtool, rules, written
@@ -27,7 +27,7 @@ def alerts(path: Path) -> dict[str, Object]:
 
 
 def simulated(delivered: Path, directory: Path, *tests: dict[str, Any]) -> str:
-    """What promtool has against these tests; empty where it has nothing."""
+    """Return the errors of promtool for these tests; empty if they pass."""
     report = [{"interval": "1m", **test} for test in tests]
     content = {"rule_files": [str(delivered)], "evaluation_interval": "1m", "tests": report}
     done = promtool("test", "rules", written(directory, "test.json", content))
@@ -57,12 +57,10 @@ def test_an_alert_fires_when_it_should_whatever_a_job_of_that_name_does_in_anoth
 
 
 def _as_test(case: Case, severity: str, beside: Mapping[str, str]) -> dict[str, Any]:
-    """As promtool is told of a case, with the series of another one in another namespace."""
+    """Return a case as a test of promtool, with the series of another one in another namespace."""
     requests = f'ALERTS{{alertname="{case.alert}",alertstate="firing",namespace="{JOB["namespace"]}"}}'
-    others = {
-        re.sub(rf'\bnamespace="{JOB["namespace"]}"', 'namespace="speech"', name): values
-        for name, values in beside.items()
-    }
+    here = re.compile(rf'\bnamespace="{JOB["namespace"]}"')
+    others = {here.sub('namespace="speech"', name): values for name, values in beside.items()}
     own = {"alertname": case.alert, "alertstate": "firing", "severity": severity}
     job = JOB if case.belongs_to_job else {}
     samples = [{"labels": _series("ALERTS", own | job | labels), "value": 1} for labels in case.fires]
@@ -81,10 +79,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_silent(
 
 
 def test_an_alert_says_what_where_and_for_how_long(delivered: Path, tmp_path: Path) -> None:
-    series = {
-        of("ddp_last_step_timestamp_seconds", rank="0"): "0x30",
-        of("ddp_worker_group_state", state="running"): "1x30",
-    }
+    series = {STEPPED: "0x30", RUNNING: "1x30"}
     report = {
         "summary": "No rank of a running job steps.",
         "description": "Job digits in namespace training runs and has done no step for 14m 0s.",

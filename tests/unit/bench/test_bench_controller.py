@@ -1,4 +1,4 @@
-"""What ``bench controller`` concludes from steps and from the history of objects, and how it cuts a connection."""
+"""Results that ``bench controller`` computes from steps and object histories, and its proxy that cuts connections."""
 
 from __future__ import annotations
 

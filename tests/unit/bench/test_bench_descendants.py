@@ -1,4 +1,4 @@
-"""What a measurement has started ends with ``python -m bench``, however that ends, unless it is meant to go on."""
+"""Processes of a measurement end with ``python -m bench``, however that ends, unless they are marked to outlive it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.descendants import OUTLIVES
 from bench.harness import Report
 
 VARIABLES = {}
-SUMMARY = "starts a process with a parent, a session and variables of its own"
+SUMMARY = "starts a detached process"
 
 def measure(options):
     reader, writer = os.pipe()
@@ -50,34 +50,26 @@ def _ends(pidfd: int, *, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def _nothing(*_: int) -> None:
-    """The measurement comes to its end."""
+def _bench(folder: Path, **how: bool) -> subprocess.Popen[str]:
+    """Start the measurement in a folder."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", BENCH, str(folder)], cwd=ROOT, text=True, **pipes, **how)
 
 
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        pytest.param(_nothing, 0, id="an orderly end"),
+        pytest.param(lambda *_: None, 0, id="an orderly end"),
         pytest.param(lambda command, *_: os.killpg(command, signal.SIGINT), 130, id="Ctrl-C"),
         pytest.param(lambda command, *_: os.kill(command, signal.SIGKILL), -signal.SIGKILL, id="kill -9"),
-        pytest.param(
-            lambda command, *_: os.killpg(command, signal.SIGKILL), -signal.SIGKILL, id="kill -9 of its group"
-        ),
+        pytest.param(lambda command, *_: os.killpg(command, signal.SIGKILL), -signal.SIGKILL, id="kill -9 of all"),
         pytest.param(lambda _, measurement, __: os.kill(measurement, signal.SIGKILL), 137, id="out of memory"),
         pytest.param(lambda _, __, guardian: os.kill(guardian, signal.SIGKILL), 137, id="its guardian is killed"),
     ],
 )
 def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..., None], code: int) -> None:
     (tmp_path / "detaching.py").write_text(MEASUREMENT)
-    with subprocess.Popen(
-        [sys.executable, "-c", BENCH, str(tmp_path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as command:
+    with _bench(tmp_path, start_new_session=True) as command:
         assert command.stderr is not None
         measurement, guardian, detached = map(int, command.stderr.readline().split())
         pidfd = os.pidfd_open(detached)
@@ -90,9 +82,7 @@ def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..
 
 def test_a_process_of_the_cluster_goes_on_after_a_bench_that_has_started_it(tmp_path: Path) -> None:
     (tmp_path / "detaching.py").write_text(MEASUREMENT.replace("VARIABLES = {}", "VARIABLES = OUTLIVES"))
-    with subprocess.Popen(
-        [sys.executable, "-c", BENCH, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as command:
+    with _bench(tmp_path) as command:
         assert command.stdin is not None
         assert command.stderr is not None
         detached = int(command.stderr.readline().split()[2])

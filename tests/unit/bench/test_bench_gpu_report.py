@@ -33,15 +33,9 @@ def row(table: str, letter: str) -> str:
 def test_a_check_that_ran_has_date_hardware_driver_versions_figure_and_bar() -> None:
     line = row(table_of(merge_reports({}, made(check("K")))), "K")
     cells = [cell.strip() for cell in line.replace("\\|", "/").split("|")[2:-1]]
-    assert cells == [
-        "passed",
-        "2026-11-24",
-        "NVIDIA H200",
-        "580.159.04",
-        "torch 2.11.0+cu130, CUDA 13.0, NCCL 2.28.9",
-        "step / over one by hand: 1.012",
-        "step / over one by hand: <= 1.02",
-    ]
+    hardware, versions = ["NVIDIA H200", "580.159.04"], "torch 2.11.0+cu130, CUDA 13.0, NCCL 2.28.9"
+    figures = [f"step / over one by hand: {figure}" for figure in ("1.012", "<= 1.02")]
+    assert cells == ["passed", "2026-11-24", *hardware, versions, *figures]
 
 
 def test_a_failure_and_what_was_left_out_stay_visible() -> None:
@@ -59,16 +53,12 @@ def test_a_later_report_replaces_the_checks_that_it_ran_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reported", "why"),
-    [
-        (made(check("A"), device="cpu"), "rehearsal"),
-        (made(check("A"), is_small=True), "small sizes"),
-        (made(check("A"), commit=""), "DDP_BENCH_COMMIT"),
-    ],
+    ("frame", "why"),
+    [({"device": "cpu"}, "rehearsal"), ({"is_small": True}, "small sizes"), ({"commit": ""}, "DDP_BENCH_COMMIT")],
 )
-def test_a_report_that_shows_nothing_about_a_gpu_is_refused(reported: dict[str, Any], why: str) -> None:
+def test_a_report_that_shows_nothing_about_a_gpu_is_refused(frame: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidReport, match=why):
-        merge_reports({}, reported)
+        merge_reports({}, made(check("A"), **frame))
 
 
 @pytest.mark.parametrize("machine", [MACHINE, MACHINE | {"gpu": ""}])

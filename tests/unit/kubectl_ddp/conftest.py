@@ -1,4 +1,4 @@
-"""What holds for the tests of the command line."""
+"""Fixtures of all tests of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["api", "backend", "cluster", "connection", "notices", "server", "work
 
 @pytest.fixture(autouse=True, scope="session")
 def history_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep jobs of tests out of the history of whoever runs them."""
+    """Keep jobs of tests out of the history of the user who runs them."""
     home = tmp_path_factory.mktemp("state-home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(home))

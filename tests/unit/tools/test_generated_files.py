@@ -1,4 +1,4 @@
-"""What ``make docs`` writes is in the repository as the code has it now, and nothing else is in its folders."""
+"""The files that ``make docs`` generates are up to date, and no other file is in their folders."""
 
 from __future__ import annotations
 

@@ -18,14 +18,9 @@ VARIABLE: Final = "DDP_TEST_REQUIRE_CLUSTER"
 def run_without_cluster(**environ: str) -> tuple[int, str]:
     """Run tests on a cluster where there is none, and return exit code and output."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DDP_TEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "--maxfail", "1", TEST],
-        cwd=ROOT,
-        env={**clean, "KUBECONFIG": "/nonexistent", **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**clean, "KUBECONFIG": "/nonexistent", **environ}
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--maxfail", "1", TEST]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 
 

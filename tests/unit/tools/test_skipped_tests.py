@@ -27,17 +27,10 @@ def test_a_run_of_pytest_notes_the_reason_of_each_skipped_test(tmp_path: Path) -
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    env = os.environ | {
-        VARIABLE: str(tmp_path / "notes/skipped"),
-        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-    }
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", str(tmp_path)],
-        cwd=tmp_path,
-        env=env,
-        check=True,
-        capture_output=True,
-    )
+    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    env = os.environ | {VARIABLE: str(tmp_path / "notes/skipped"), "PYTHONPATH": path}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True)
     reasons = (tmp_path / "notes/skipped").read_text().splitlines()
     assert describe_skipped(reasons) == "make test: 3 tests were skipped: 3 (This test needs a cluster)."
 

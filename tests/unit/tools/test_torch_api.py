@@ -1,4 +1,4 @@
-"""What trainer and bench use of torch exists in every version that pyproject.toml allows."""
+"""Names and keywords of torch that trainer and bench use exist in every version that pyproject.toml allows."""
 
 from __future__ import annotations
 

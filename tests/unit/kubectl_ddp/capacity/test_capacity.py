@@ -1,4 +1,4 @@
-"""What is free: machines, kinds of GPU, queues, and what may not be read."""
+"""The free capacity: machines, kinds of GPU and queues, and facts that a user may not read."""
 
 from __future__ import annotations
 

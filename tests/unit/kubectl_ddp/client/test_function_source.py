@@ -38,10 +38,7 @@ def of_itself(count: int) -> None:
 
 @pytest.mark.parametrize(
     ("function", "arguments", "printed"),
-    [
-        (of_other_modules, {"number": 10}, '["a", 2.0, 3.0, 1, "__main__"]\n'),
-        (of_itself, {"count": 1}, "1\n0\n"),
-    ],
+    [(of_other_modules, {"number": 10}, '["a", 2.0, 3.0, 1, "__main__"]\n'), (of_itself, {"count": 1}, "1\n0\n")],
 )
 def test_the_script_runs_alone_with_the_imports_of_the_function(
     tmp_path: Path, function: Callable[..., object], arguments: dict[str, Any], printed: str
@@ -106,17 +103,10 @@ def without_source() -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("function", "named"),
     [
-        pytest.param(uses_constant, "LIMIT", id="a constant"),
-        pytest.param(calls_neighbour, "of_itself", id="a function of the same module"),
-        pytest.param(defaults_to_constant, "LIMIT", id="a default"),
-        pytest.param(decorated, "decorated", id="a decorator that makes no function"),
-        pytest.param(closes, "function", id="a closure"),
-        pytest.param(is_async, "is_async", id="async"),
-        pytest.param(lambda: None, "lambda", id="a lambda"),
-        pytest.param(Loop().method, "method", id="a method"),
-        pytest.param(print, "print", id="a builtin"),
-        pytest.param(functools.partial(of_itself, 1), "partial", id="a partial"),
-        pytest.param(without_source(), "typed", id="no source"),
+        *((uses_constant, "LIMIT"), (defaults_to_constant, "LIMIT"), (calls_neighbour, "of_itself")),
+        *((decorated, "decorated"), (closes, "function"), (is_async, "is_async"), (lambda: None, "lambda")),
+        *((Loop().method, "method"), (print, "print"), (functools.partial(of_itself, 1), "partial")),
+        (without_source(), "typed"),
     ],
 )
 def test_a_function_that_cannot_run_alone_is_refused_by_name(function: Callable[..., object], named: str) -> None:

@@ -53,8 +53,7 @@ def test_a_notebook_shows_the_state_as_a_table_of_escaped_text() -> None:
 
 
 def test_a_notebook_shows_why_a_job_cannot_be_read() -> None:
-    removed = handle(ScriptedBackend([], is_deleted_at_the_end=True))
-    assert "digits" in removed._repr_html_()
+    assert "digits" in handle(ScriptedBackend([], is_deleted_at_the_end=True))._repr_html_()
 
 
 def test_a_wait_reports_its_progress() -> None:
@@ -72,12 +71,10 @@ def test_a_wait_for_the_deletion_is_a_matter_of_delete() -> None:
 @pytest.mark.parametrize("follow", [False, True])
 def test_lines_have_their_rank_and_no_prefix(rank: int | str | None, messages: list[str], follow: bool) -> None:
     times = [f"2026-01-02T03:04:0{second}.000000000Z" for second in range(3)]
-    written = {
-        "pod-worker-0/0": [f"{times[0]} [rank0] a", f"{times[2]} c"],
-        "pod-worker-1/0": [f"{times[1]} [rank1] b"],
-    }
+    first, second = [f"{times[0]} [rank0] a", f"{times[2]} c"], [f"{times[1]} [rank1] b"]
     pods = (pod(0, terminated(0)), pod(1, terminated(0)))
-    backend = ScriptedBackend([snapshot(job("Succeeded"), *pods)], logs=written)
+    logs = {"pod-worker-0/0": first, "pod-worker-1/0": second}
+    backend = ScriptedBackend([snapshot(job("Succeeded"), *pods)], logs=logs)
     lines = list(handle(backend).logs(rank, follow=follow))
     assert [line.message for line in lines] == messages
     assert {line.message: line.rank for line in lines}.items() <= {"a": 0, "b": 1, "c": None}.items()
@@ -89,10 +86,10 @@ def test_a_rank_that_cannot_be_is_refused_before_the_first_line() -> None:
 
 
 def test_metrics_are_the_samples_of_the_pods_that_answer() -> None:
-    found = handle(ScriptedBackend([RUNNING], metrics=[{"digits-worker-0": PAGE["digits-worker-0"]}])).metrics(
-        "ddp_step"
-    )
-    assert found == [Sample("digits-worker-0", "ddp_step", {"ddp_job": "digits", "rank": "0"}, 7.0)]
+    one = ScriptedBackend([RUNNING], metrics=[{"digits-worker-0": PAGE["digits-worker-0"]}])
+    assert handle(one).metrics("ddp_step") == [
+        Sample("digits-worker-0", "ddp_step", {"ddp_job": "digits", "rank": "0"}, 7.0)
+    ]
     everything = handle(ScriptedBackend([RUNNING], metrics=[PAGE])).metrics()
     assert {sample.pod for sample in everything} == {"digits-worker-0", "digits-worker-1"}
     assert len({sample.name for sample in everything}) > 5

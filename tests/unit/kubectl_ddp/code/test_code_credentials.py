@@ -1,4 +1,4 @@
-"""Credentials do not travel with code, unless a person has said so."""
+"""Files with credentials are refused in the code of a job, unless the user allows them."""
 
 from __future__ import annotations
 
@@ -16,32 +16,21 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIBOgIBAAJBAKj34GkxFhD90vcN\n-----END R
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 ACCOUNT = json.dumps({"type": "service_account", "private_key": PEM})
 
-FILES = {
-    ".env": "A=1",
-    "conf/.env.production": "A=1",
-    ".netrc": "machine example.com",
-    "keys/id_rsa": "x",
-    "id_ed25519": "x",
-    ".ssh/deploy": "x",
-    ".aws/credentials": "[default]",
-    "home/.kube/config": "kind: Config",
-    "kubeconfig": "kind: Config",
+NAMES = (
+    *(".env", "conf/.env.production", ".netrc", "keys/id_rsa", "id_ed25519", "kubeconfig", "store.p12", "token.json"),
+    *(".ssh/deploy", ".aws/credentials", "home/.kube/config", "gcloud/application_default_credentials.json"),
+    *("conf/secrets.yaml", ".streamlit/secrets.toml", ".config/wandb/settings", "terraform.tfstate"),
+)
+"""Files that are refused by their name, whatever they contain."""
+FILES = dict.fromkeys(NAMES, "x") | {
     "server.pem": PEM,
-    "server.key": PEM,
     "notes.txt": f"see below\n{PEM}",
     ".npmrc": "//registry.example.com/:_authToken=0123456789",
-    "gcloud/application_default_credentials.json": "{}",
     "account.json": ACCOUNT,
     ".docker/config.json": '{"auths": {"example.com": {"auth": "bWU6cHc="}}}',
     "settings.ini": f"aws_secret_access_key = {SECRET}",
     "deploy.sh": f"export AWS_SECRET_ACCESS_KEY={SECRET}",
     "cluster.yaml": "users:\n- user:\n    client-key-data: LS0tLS1CRUdJTg==",
-    "store.p12": "x",
-    "token.json": "{}",
-    "conf/secrets.yaml": "a: 1",
-    ".streamlit/secrets.toml": "a = 1",
-    ".config/wandb/settings": "[default]",
-    "terraform.tfstate": "{}",
     "push.py": f"TOKEN = 'ghp_{'a1B2' * 9}'",
     "pull.sh": f"docker login -u me -p dckr_pat_{'a1B2' * 6}",
 }

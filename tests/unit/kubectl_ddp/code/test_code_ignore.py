@@ -1,4 +1,4 @@
-"""What stays behind is what git would leave out: checked against git itself."""
+"""The packer leaves out the files that git ignores, compared with git itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ PATHS = (
 )  # fmt: skip
 
 CASES = {
-    "names at any depth": "*.log\nbuild",
     "brought back": "*.log\n!keep.log",
     "directories only": "build/",
     "tied to the root": "/build\n/data/two.bin",
@@ -29,7 +28,6 @@ CASES = {
     "two stars after": "data/**",
     "two stars within": "src/**/z.py\nabc/**/foo",
     "one star stops at a slash": "docs/*.txt",
-    "one letter": "a?.txt",
     "classes": "a[0-9].txt\n",
     "no class": "a[!0-9].txt",
     "escapes": "\\#odd\n\\!bang\nwith\\ space\\ \n",
@@ -52,7 +50,7 @@ CASES = {
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES.keys())
 def test_a_pattern_leaves_out_what_git_leaves_out(tmp_path: Path, text: str) -> None:
     if shutil.which("git") is None:
-        pytest.skip("git says what is right here, and is not installed.")
+        pytest.skip("This test compares with git, which is not installed.")
     for path in PATHS:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
@@ -76,7 +74,7 @@ def test_ddpignore_has_the_last_word_and_files_of_directories_count_below_them()
 
 def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
     if shutil.which("git") is None:
-        pytest.skip("git says what is right here, and is not installed.")
+        pytest.skip("This test compares with git, which is not installed.")
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -98,12 +96,10 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
 
 
 def left_out(line: str, path: str) -> bool:
-    """Whether a line leaves a file out, or a directory above it."""
+    """Return True if a line leaves out a file or a directory above it."""
     patterns, names = read(line), path.split("/")
-    above = ("/".join(names[:depth]) for depth in range(1, len(names)))
-    return any(is_ignored(patterns, item, is_directory=True) for item in above) or is_ignored(
-        patterns, path, is_directory=False
-    )
+    parts = ("/".join(names[:depth]) for depth in range(1, len(names) + 1))
+    return any(is_ignored(patterns, part, is_directory=part != path) for part in parts)
 
 
 @pytest.mark.parametrize("line", ["**/a**/" * 400 + "x", "*a" * 1000 + "b", "a**/" * 300, "[a-z]*" * 500 + "!"])

@@ -79,9 +79,7 @@ def test_too_much_is_told_with_the_largest_files_and_the_way_out(project: Path) 
         pack(str(project))
     assert "4 files in" in refused.value.message
     assert "9.0 MiB when packed" in refused.value.message
-    assert refused.value.message.endswith(
-        "the largest are weights.bin (9.0 MiB), lib/table.bin (2.0 KiB), train.py (15 B)."
-    )
+    assert refused.value.message.endswith("are weights.bin (9.0 MiB), lib/table.bin (2.0 KiB), train.py (15 B).")
     for way_out in (".ddpignore", "--code-claim CLAIM:PATH", "submit --build"):
         assert way_out in refused.value.hint
     (project / ".ddpignore").write_text("*.bin\n")
@@ -97,11 +95,7 @@ def test_what_is_hopeless_is_not_even_packed(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [
-        ("nowhere", "'.*nowhere' does not exist"),
-        ("project/train.py", "is not a directory"),
-        ("empty", "sends no files"),
-    ],
+    [("nowhere", "'.*nowhere' does not exist"), ("project/train.py", "not a directory"), ("empty", "sends no files")],
 )
 def test_what_is_no_directory_of_code_is_refused(project: Path, tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -1,4 +1,4 @@
-"""What the command says of a job, for a person and for a program."""
+"""The output of ``hang`` for a job, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def state(kind: State = State.RUNNING, error: FirstError | None = None) -> JobSt
 
 
 def hang_snapshot(*statuses: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
-    ranks = tuple(
-        RankReport(status=rank_status, pod="w-0", pid=9, usual=0.1, stack_from="python") for rank_status in statuses
-    )
+    ranks = tuple(RankReport(status=one, pod="w-0", pid=9, usual=0.1, stack_from="python") for one in statuses)
     return HangSnapshot(pods=(PodReport(pod="w-0", generation=1, on_hang=on_hang, ranks=ranks, named=(), ras=ras),))
 
 
@@ -47,9 +45,8 @@ def report(analysis: HangAnalysis, seen: HangSnapshot, of: JobState | None = Non
 
 def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None:
     named = tuple(find_culprits([WAITING, BEHIND], lambda _: True))
-    hanging = report(
-        HangAnalysis(answer=HangState.HANGS, culprits=named), hang_snapshot(WAITING, BEHIND, ras="MISMATCH")
-    )
+    seen = hang_snapshot(WAITING, BEHIND, ras="MISMATCH")
+    hanging = report(HangAnalysis(answer=HangState.HANGS, culprits=named), seen)
     printed = text(hanging, PLAIN)
     assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in printed
     assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in printed
@@ -57,10 +54,8 @@ def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None
     as_data = json.loads(json.dumps(hang_report_to_dict(hanging)))
     assert (as_data["apiVersion"], as_data["kind"], as_data["exitCode"]) == ("cli.ddp/v1", "HangReport", 14)
     assert [culprit["rank"] for culprit in as_data["culprits"]] == [1]
-    assert [(rank["rank"], rank["sequence"], rank["waitsIn"]) for rank in as_data["ranks"]] == [
-        (0, 7, "barrier[]"),
-        (1, 6, ""),
-    ]
+    found = [(rank["rank"], rank["sequence"], rank["waitsIn"]) for rank in as_data["ranks"]]
+    assert found == [(0, 7, "barrier[]"), (1, 6, "")]
 
 
 def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> None:
@@ -71,17 +66,15 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
     assert hang_report_to_dict(over)["endedBy"]["stack"] == "in strike"
 
 
+OFF = "Hang detection is off"
+
+
 @pytest.mark.parametrize(
     ("answer", "seen", "of", "sentence"),
     [
         (HangState.MOVES, hang_snapshot(WAITING), state(), "It does not hang: its one rank moves."),
         (HangState.UNSEEN, HangSnapshot(), state(State.SUCCEEDED), "It is over, and did not hang."),
-        (
-            HangState.UNSEEN,
-            hang_snapshot(on_hang="off"),
-            state(),
-            "Hang detection is off: the job runs with --on-hang off.",
-        ),
+        (HangState.UNSEEN, hang_snapshot(on_hang="off"), state(), f"{OFF}: the job runs with --on-hang off."),
         (HangState.UNSEEN, hang_snapshot(), state(), "No rank runs just now: its workers start, stop, or have ended."),
         (HangState.UNSEEN, HangSnapshot(silent={"w-0": "No."}), state(), "None of its pods shows its ranks: No."),
         (HangState.UNSEEN, HangSnapshot(), state(State.SUSPENDED), "No pod of it runs just now; it is Suspended."),

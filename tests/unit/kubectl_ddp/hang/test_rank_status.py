@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus
 from kubectl_ddp.hang.collector import parse_rank_status
@@ -13,15 +14,7 @@ def test_positions_travel_in_a_look() -> None:
         GroupPosition(group="", enqueued=40, completed=39),
         GroupPosition(group="tp", enqueued=7, started=7, completed=6),
     )
-    status = RankStatus(
-        rank=1,
-        local_rank=1,
-        node="worker-0",
-        state=RankState.ALIVE,
-        seconds=20.0,
-        limit=30.0,
-        sequence=40,
-        collectives=("all_reduce[[]]",),
-        positions=positions,
-    )
+    place: dict[str, Any] = {"rank": 1, "local_rank": 1, "node": "worker-0", "state": RankState.ALIVE}
+    waits: dict[str, Any] = {"seconds": 20.0, "limit": 30.0, "sequence": 40, "collectives": ("all_reduce[[]]",)}
+    status = RankStatus(**place, **waits, positions=positions)
     assert parse_rank_status(asdict(status)) == status

@@ -1,4 +1,4 @@
-"""From NCCL's report of its communicators to the ranks that are behind."""
+"""Ranks that are behind, parsed from NCCL's report of its communicators."""
 
 from __future__ import annotations
 

@@ -24,14 +24,9 @@ def owns(event: Object, root: Object | None = None) -> bool:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        pytest.param("Pod", "digits-worker-3", id="a worker that is gone, of a PyTorchJob"),
-        pytest.param("Pod", "digits-3-x7k2p", id="of an Indexed Job"),
-        pytest.param("Pod", "digits-node-0-3-x7k2p", id="of a JobSet"),
-        pytest.param("Pod", "digits-store-x7k2p", id="the store"),
-        pytest.param("Job", "digits-store", id="the store's Job"),
-        pytest.param("Job", "digits-node-0", id="the Job of a TrainJob or a JobSet"),
-        pytest.param("JobSet", "digits", id="the JobSet of a TrainJob"),
-        pytest.param("Workload", "pytorchjob-digits-1a2b3", id="what Kueue made of it"),
+        *(("Pod", f"digits-{name}") for name in ("worker-3", "3-x7k2p", "node-0-3-x7k2p", "store-x7k2p")),
+        *(("Job", "digits-store"), ("Job", "digits-node-0"), ("JobSet", "digits")),
+        ("Workload", "pytorchjob-digits-1a2b3"),
     ],
 )
 def test_what_is_made_for_a_job_is_known_by_its_name_when_it_is_gone(kind: str, name: str) -> None:
@@ -41,16 +36,9 @@ def test_what_is_made_for_a_job_is_known_by_its_name_when_it_is_gone(kind: str, 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("PyTorchJob", "digits-2"),
-        ("Job", "digits-2"),
-        ("Pod", "digits-2-worker-0"),
-        ("Pod", "digits-2-0-x7k2p"),
-        ("Pod", "digits-2-store-x7k2p"),
-        ("Pod", "digits-two-worker-0"),
-        ("Job", "digits-2-store"),
-        ("Workload", "pytorchjob-digits-2-1a2b3"),
-        ("PersistentVolumeClaim", "digits-worker-0"),
-        ("Pod", "digit"),
+        *(("PyTorchJob", "digits-2"), ("Job", "digits-2"), ("Job", "digits-2-store"), ("Pod", "digit")),
+        *(("Pod", f"digits-{name}") for name in ("2-worker-0", "2-0-x7k2p", "2-store-x7k2p", "two-worker-0")),
+        *(("Workload", "pytorchjob-digits-2-1a2b3"), ("PersistentVolumeClaim", "digits-worker-0")),
     ],
 )
 def test_what_belongs_to_a_job_whose_name_begins_alike_is_not_this_jobs(kind: str, name: str) -> None:

@@ -21,12 +21,7 @@ from tests.support.jobs import a_job
 
 STATUSES = json.loads((Path(__file__).parent / "root_statuses.json").read_text(encoding="utf-8"))
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
-STATES = {
-    "suspended": State.SUSPENDED,
-    "running": State.RUNNING,
-    "failed": State.FAILED,
-    "succeeded": State.SUCCEEDED,
-}
+STATES = {"suspended": State.SUSPENDED, "running": State.RUNNING, "failed": State.FAILED, "succeeded": State.SUCCEEDED}
 
 
 def root(engine: Engine, status: str, **changes: Any) -> Object:

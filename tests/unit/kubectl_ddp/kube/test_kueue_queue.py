@@ -1,4 +1,4 @@
-"""Where a job stands in a queue of Kueue's, and what it costs to know."""
+"""The position of a job in a queue of Kueue, and the number of requests that it costs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_job_waits_for_as_long_as_kueue_holds_it_back(job: Object, expected: Q
 def test_a_job_that_waits_in_a_queue_is_queued_and_not_suspended() -> None:
     job = a_job()
     found = kube_objects.snapshot(job)
-    assert job_state(found, {}).state is State.SUSPENDED, "without a word about the queue"
+    assert job_state(found, {}).state is State.SUSPENDED, "its queue is unknown"
     state = job_state(type(found)(job, (), queued=queued(job)), {})
     assert (state.state, state.reason, state.is_terminal) == (State.QUEUED, "It waits for quota.", False)
 
@@ -115,23 +115,6 @@ def test_nothing_more_is_asked_where_no_job_waits_in_a_queue(jobs: list[Object],
         assert not [path for path in server.asked("GET") if "kueue" in path]
 
 
-@pytest.mark.parametrize("may_ask", [True, False])
-def test_one_request_per_queue_tells_the_places_of_all_its_jobs(tmp_path: Path, *, may_ask: bool) -> None:
-    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
-        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
-        uids = [server.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
-        items = [
-            {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
-            for at, uid in enumerate(reversed(uids))
-        ]
-        answer = Answer(200, {"items": items}) if may_ask else Answer(403, status(403, "Forbidden", "no"))
-        server.next(f"GET {VISIBLE}", answer)
-        found = {one.job["metadata"]["name"]: one.queued for one in backend.jobs()}
-        places = {"two": 1, "one": 2} if may_ask else {"two": None, "one": None}
-        assert found == {name: Queued("lab", is_admitted=False, position=place) for name, place in places.items()}
-        assert [path for path in server.asked("GET") if "pendingworkloads" in path] == [VISIBLE]
-
-
 def put_workload(server: ApiServer, uid: str, **spec: Any) -> None:
     made = a_workload(uid, **spec)
     server.put(f"{WORKLOADS}/of-{uid}", made | {"metadata": made["metadata"] | {"labels": {JOB_UID: uid}}})
@@ -148,6 +131,23 @@ def place(kueue: ApiServer, tmp_path: Path) -> ClusterBackend:
     return ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
 
 
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_one_request_per_queue_tells_the_places_of_all_its_jobs(
+    kueue: ApiServer, place: ClusterBackend, *, may_ask: bool
+) -> None:
+    uids = [kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
+    items = [
+        {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
+        for at, uid in enumerate(reversed(uids))
+    ]
+    answer = Answer(200, {"items": items}) if may_ask else Answer(403, status(403, "Forbidden", "no"))
+    kueue.next(f"GET {VISIBLE}", answer)
+    found = {one.job["metadata"]["name"]: one.queued for one in place.jobs()}
+    places = {"two": 1, "one": 2} if may_ask else {"two": None, "one": None}
+    assert found == {name: Queued("lab", is_admitted=False, position=at) for name, at in places.items()}
+    assert [path for path in kueue.asked("GET") if "pendingworkloads" in path] == [VISIBLE]
+
+
 def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(kueue: ApiServer, place: ClusterBackend) -> None:
     uid = kueue.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
     put_workload(kueue, uid)
@@ -159,18 +159,17 @@ def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(kueue: ApiSer
     assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
 
 
-def test_a_job_thplace_holds_is_suspended_and_one_without_quota_queued(kueue: ApiServer, place: ClusterBackend) -> None:
+def test_a_job_that_kueue_holds_is_suspended_and_one_without_quota_queued(
+    kueue: ApiServer, place: ClusterBackend
+) -> None:
     uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
     put_workload(kueue, uids["held"], active=False)
     put_workload(kueue, uids["unseen"])
     item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
     kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
     states = {job.job["metadata"]["name"]: job_state(job, {}) for job in place.jobs()}
-    assert {name: state.state for name, state in states.items()} == {
-        "held": State.SUSPENDED,
-        "unseen": State.QUEUED,
-        "waits": State.QUEUED,
-    }
+    wanted = {"held": State.SUSPENDED, "unseen": State.QUEUED, "waits": State.QUEUED}
+    assert {name: state.state for name, state in states.items()} == wanted
     requests = [path for path in kueue.asked("GET") if WORKLOADS in path]
     assert len(requests) == 1, "one request for all that wait and have no place"
     watched = place.watch("held")
@@ -178,7 +177,7 @@ def test_a_job_thplace_holds_is_suspended_and_one_without_quota_queued(kueue: Ap
     watched.close()  # type: ignore[attr-defined]  # it is a generator
 
 
-def test_a_job_thplace_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
+def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
     kueue.put(f"{JOBS}/digits", a_job(waits=False))
     place.suspend("digits", suspended=True)
     assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"

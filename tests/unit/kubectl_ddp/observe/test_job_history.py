@@ -13,14 +13,7 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.observe import job_results
-from kubectl_ddp.observe.job_results import (
-    JobRecord,
-    history_file,
-    read_history,
-    record_deletion,
-    record_state,
-    record_submission,
-)
+from kubectl_ddp.observe.job_results import JobRecord, history_file, read_history, record_deletion, record_submission
 from kubectl_ddp.status.job_state import JobState, job_state
 from tests.support import kube_objects
 
@@ -61,11 +54,11 @@ def test_secrets_in_arguments_are_redacted() -> None:
 def test_the_last_numbers_stay_when_the_pods_are_gone() -> None:
     job = a_job("u1", "Running")
     record_submission(job, seen(job))
-    record_state(job, seen(job, step=7, loss=0.5, values={"accuracy": 0.9}), is_last=True)
+    job_results.record_state(job, seen(job, step=7, loss=0.5, values={"accuracy": 0.9}), is_last=True)
     record_deletion("u1")
     [record] = read_history()
     assert (record.state, record.step, record.loss, record.values) == ("Deleted", 7, 0.5, {"accuracy": 0.9})
-    record_state(job, seen(job), is_last=True)
+    job_results.record_state(job, seen(job), is_last=True)
     record_deletion("u1")
     assert read_history()[0].step == 7
 
@@ -73,7 +66,7 @@ def test_the_last_numbers_stay_when_the_pods_are_gone() -> None:
 def test_a_job_that_ended_before_its_deletion_keeps_its_result() -> None:
     job = a_job("u1", "Succeeded")
     record_submission(job, seen(job))
-    record_state(job, seen(job), is_last=True)
+    job_results.record_state(job, seen(job), is_last=True)
     record_deletion("u1")
     assert read_history()[0].state == "Succeeded"
 
@@ -81,13 +74,13 @@ def test_a_job_that_ended_before_its_deletion_keeps_its_result() -> None:
 def test_the_summary_of_a_job_that_nobody_watched_gives_its_last_numbers() -> None:
     job = a_job("u1", "Succeeded")
     record_submission(job, seen(job))
-    record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_last=True)
+    job_results.record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_last=True)
     record_deletion("u1")
     assert (read_history()[0].loss, read_history()[0].throughput) == (0.125, 40.0)
 
 
 def test_a_job_of_somebody_else_is_not_added() -> None:
-    record_state(a_job("u2", "Running"), seen(a_job("u2", "Running")))
+    job_results.record_state(a_job("u2", "Running"), seen(a_job("u2", "Running")))
     assert read_history() == []
 
 
@@ -95,24 +88,18 @@ def test_a_command_that_waits_adds_a_line_only_if_the_state_changes() -> None:
     job = a_job("u1", "Running")
     record_submission(job, seen(job))
     for step in range(20):
-        record_state(job, seen(job, step=step))
+        job_results.record_state(job, seen(job, step=step))
     assert len(history_file().read_text().splitlines()) == 1
     ended = a_job("u1", "Succeeded")
-    record_state(ended, seen(ended, step=20))
+    job_results.record_state(ended, seen(ended, step=20))
     assert read_history()[0].step == 20
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "{",
-        "[]",
-        '{"uid": 1}',
-        '{"uid": "u", "name": "n", "more": 1}',
-        '{"uid": "u", "name": "n", "seen": "x"}',
-        '{"uid": "u", "name": "n", "values": []}',
-        "\x00\xff",
-        "[" * 5000,
+        *("{", "[]", '{"uid": 1}', '{"uid": "u", "name": "n", "more": 1}', '{"uid": "u", "name": "n", "seen": "x"}'),
+        *('{"uid": "u", "name": "n", "values": []}', "\x00\xff", "[" * 5000),
     ],
 )
 def test_lines_that_are_no_records_are_skipped(text: str) -> None:

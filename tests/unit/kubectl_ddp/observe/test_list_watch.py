@@ -32,10 +32,8 @@ def reported(*readings: Sequence[JobState]) -> list[list[tuple[str, State]]]:
 
 
 def test_the_first_report_has_all_jobs_and_the_next_ones_those_that_changed() -> None:
-    assert reported([PENDING, OTHER], [RUNNING, OTHER], [RUNNING, OTHER]) == [
-        [("a", State.PENDING), ("b", State.RUNNING)],
-        [("a", State.RUNNING)],
-    ]
+    first, second = reported([PENDING, OTHER], [RUNNING, OTHER], [RUNNING, OTHER])
+    assert (first, second) == ([("a", State.PENDING), ("b", State.RUNNING)], [("a", State.RUNNING)])
 
 
 def test_a_job_of_the_same_name_in_another_run_is_another_job() -> None:

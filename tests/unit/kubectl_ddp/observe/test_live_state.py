@@ -22,7 +22,7 @@ QUEUED = replace(snapshot(job("Created", run_policy={"suspend": True})), queued=
 
 
 class Counted(ScriptedBackend):
-    """A place that counts what it is asked, and whose pods report a step more each time, or do not answer."""
+    """A backend that counts its requests, and whose pods report one more step at each scrape."""
 
     def __init__(self, moments: Sequence[Snapshot] = (RUNNING,), *, position: int | None = None) -> None:
         super().__init__(moments)

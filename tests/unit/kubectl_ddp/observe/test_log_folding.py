@@ -1,4 +1,4 @@
-"""What many ranks say at once is one line, in its place, and nothing is lost."""
+"""Equal lines of many ranks are folded into one line in the place of the first, and no line is lost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ def test_equal_lines_of_several_ranks_become_one_in_the_place_of_the_first() -> 
 
 
 def test_what_one_rank_says_twice_is_said_twice() -> None:
-    assert texts([line(0, "a"), line(0, "x"), line(0, "a"), line(1, "a")]) == [
-        "[rank0] a",
-        "[rank0] x",
-        "[rank0-1 x2] a",
-    ]
+    found = texts([line(0, "a"), line(0, "x"), line(0, "a"), line(1, "a")])
+    assert found == ["[rank0] a", "[rank0] x", "[rank0-1 x2] a"]
 
 
 def test_lines_far_apart_are_not_one() -> None:

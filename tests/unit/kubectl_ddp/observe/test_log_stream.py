@@ -30,20 +30,13 @@ def chosen(text: str | None, *lines: str) -> list[str]:
 
 
 def test_rank_0_and_the_errors_of_any_are_shown_by_default() -> None:
-    lines = [
-        "[rank0] loss 1",
-        "[rank3] loss 1",
-        *TRACE,
-        "[rank3] bye",
-        "ddp-launch: generation 1",
-        "[rank2] ERROR disk",
-    ]
-    assert chosen(None, *lines) == ["[rank0] loss 1", *TRACE, "ddp-launch: generation 1", "[rank2] ERROR disk"]
+    after = ("ddp-launch: generation 1", "[rank2] ERROR disk")
+    found = chosen(None, "[rank0] loss 1", "[rank3] loss 1", *TRACE, "[rank3] bye", *after)
+    assert found == ["[rank0] loss 1", *TRACE, *after]
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0", "0"), ("1-2", "12"), ("0,3", "03"), ("0-1,3", "013"), ("all", "0123")],
+    ("text", "expected"), [("0", "0"), ("1-2", "12"), ("0,3", "03"), ("0-1,3", "013"), ("all", "0123")]
 )
 def test_ranks_are_chosen_by_number_and_range(text: str, expected: str) -> None:
     assert chosen(text, *(f"[rank{rank}] x" for rank in range(4))) == [f"[rank{rank}] x" for rank in expected]
@@ -71,7 +64,7 @@ def test_the_failed_ranks_are_all_that_pods_tell_of_and_not_the_first_alone() ->
     state = job_state(snapshot(job("Created", "Failed"), *pods), {})
     assert state.first_error is not None
     assert state.first_error.rank == 2
-    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded tells of nothing that stopped the run"
+    assert rank_filter("failed", state).ranks == {2, 5}, "a pod that succeeded did not stop the run"
     with pytest.raises(NotFound, match="No rank of job 'digits' is known to have failed"):
         rank_filter("failed", job_state(snapshot(job("Created")), {}))
 
@@ -108,17 +101,9 @@ def test_following_reads_each_container_once_and_drops_what_comes_again() -> Non
         "pod-worker-0/1": stamped("three", first=5) + stamped("four", second=1),
         "new/0": stamped("five", second=1, first=1),
     }
-    first = pod(0)
-    restarted = pod(0, restarts=1)
-    anew = pod(0, uid="new")
     over = snapshot(job("Created", "Succeeded"), pod(0, terminated(0), uid="new"))
-    moments = [
-        snapshot(job("Created", "Running"), first),
-        snapshot(job("Created", "Running"), first),
-        snapshot(job("Created", "Running"), restarted),
-        snapshot(job("Created", "Running"), anew),
-        over,
-    ]
+    pods = (pod(0), pod(0), pod(0, restarts=1), pod(0, uid="new"))
+    moments = [*(snapshot(job("Created", "Running"), one) for one in pods), over]
     for upto in range(len(moments), 2, -1):  # a slow watcher may miss moments, and must not read anything twice
         backend = ScriptedBackend([*moments[: upto - 1], over], logs=logs)
         texts = [line.text for line in follow_logs(backend, "digits", ranks=rank_filter("all", None))]
@@ -156,7 +141,6 @@ def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -
 
     suspended = snapshot(job("Suspended", run_policy={"suspend": True}))
     stored = {"pod-worker-0/0": ["2026-01-01T00:00:01Z [rank0] saved"]}
-    assert [line.text for line in read(Place([suspended], logs=stored), "digits", rank_filter("all", None))] == [
-        "[rank0] saved"
-    ]
+    found = read(Place([suspended], logs=stored), "digits", rank_filter("all", None))
+    assert [line.text for line in found] == ["[rank0] saved"]
     assert list(read(ScriptedBackend([suspended], logs=stored), "digits", rank_filter("all", None))) == []

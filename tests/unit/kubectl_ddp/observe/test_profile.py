@@ -27,17 +27,16 @@ def test_a_trace_that_came_as_a_whole_is_the_owners_alone(tmp_path: Path) -> Non
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+LATE = "echo 'profile: Late.' >&2; echo 'command terminated with exit code 124'"
+
+
 @pytest.mark.parametrize(
     ("script", "kind", "sentence"),
     [
         ("head -c 30 {there}", DdpError, "cut off on its way"),
         ("echo no gzip", DdpError, "cut off on its way"),
         (f"echo 'profile: Busy.' >&2; exit {Profile.BUSY:d}", DdpError, "Busy. Try again when they are done."),
-        (
-            f"echo 'profile: Late.' >&2; echo 'command terminated with exit code 124' >&2; exit {Profile.LATE:d}",
-            TimedOut,
-            "Late. Give it a longer --timeout",
-        ),
+        (f"{LATE} >&2; exit {Profile.LATE:d}", TimedOut, "Late. Give it a longer --timeout"),
         ("echo 'No module named ddp_trainer' >&2; exit 1", DdpError, "made no trace: No module named ddp_trainer."),
         ("exit 137", DdpError, "made no trace: exit code 137."),
     ],
@@ -60,7 +59,5 @@ def test_a_program_and_a_directory_that_are_not_there_are_named(tmp_path: Path) 
 def test_beside_a_rank_whose_process_nobody_knows_the_named_interpreter_runs() -> None:
     words = entry(7, {}, steps=3, seconds=0.1, python=sys.executable).words
     done = subprocess.run(words, env={"LC_ALL": "C"}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "profile: No worker with local rank 7 runs in this pod under ddp-launch.\n",
-    )
+    refused = "profile: No worker with local rank 7 runs in this pod under ddp-launch.\n"
+    assert (done.returncode, done.stderr) == (1, refused)

@@ -1,4 +1,4 @@
-"""Which pod and which process a rank is."""
+"""The pod and the process of a rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.scripted_backend import ScriptedBackend
 
 
 def told(*ranks: tuple[int, int, int]) -> str:
-    """What a pod says of (rank, local rank, process)."""
+    """Return the metrics of a pod with these ranks, each as (rank, local rank, process)."""
     pids = "".join(f'ddp_rank_pid{{ddp_job="digits",rank="{rank}"}} {pid}\n' for rank, _, pid in ranks)
     return pod_metrics(world=4) + pids + "".join(rank_metrics(rank, local_rank=local) for rank, local, _ in ranks)
 

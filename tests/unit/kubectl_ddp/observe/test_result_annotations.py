@@ -5,30 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.job_results import persist_result, suspend
+from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.job_progress import EarlierPods
 from kubectl_ddp.status.job_state import JobState, failure, job_state
 from kubectl_ddp.status.metrics_parser import parse
-from kubectl_ddp.status.termination_message import (
-    KEPT_CHARACTERS,
-    FirstError,
-    load_first_error,
-    resolve_first_error,
-    to_keep,
-)
+from kubectl_ddp.status.termination_message import FirstError, load_first_error, to_keep
 from tests.support.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
-REPORTED = {
-    "rank": 1,
-    "pod": "digits-worker-0",
-    "message": "ValueError: no",
-    "reason": "python_exception",
-    "generation": 2,
-}
+REPORTED = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "generation": 2}
+REPORTED["reason"] = "python_exception"
 
 
 def failed(*pods: Object, annotation: str | None = None) -> Snapshot:
@@ -45,16 +37,7 @@ def keep(snapshot: Snapshot) -> dict[str, str]:
 def test_an_error_that_is_kept_is_told_when_the_pods_are_gone() -> None:
     written = keep(failed(pod(0, terminated(1, REPORTED | {"stack": "line 7", "timestamp": 5.5}))))
     state = job_state(failed(annotation=written[Annotation.FIRST_ERROR]), {})
-    assert state.first_error == FirstError(
-        pod="digits-worker-0",
-        message="ValueError: no",
-        rank=1,
-        pod_exit_code=1,
-        reason="python_exception",
-        stack="line 7",
-        timestamp=5.5,
-        generation=2,
-    )
+    assert state.first_error == FirstError(**REPORTED, pod_exit_code=1, stack="line 7", timestamp=5.5)
     assert failure(state).exit_code == 10
 
 
@@ -66,7 +49,7 @@ def test_what_is_kept_already_is_not_written_again() -> None:
 
 def test_a_long_stack_is_cut_once_and_for_all() -> None:
     [written] = keep(failed(pod(0, terminated(1, REPORTED | {"stack": "x" * 50_000, "message": "y" * 9_000})))).values()
-    assert len(written) < 2 * KEPT_CHARACTERS + 500
+    assert len(written) < 2 * termination_message.KEPT_CHARACTERS + 500
     assert keep(failed(annotation=written)) == {}
 
 
@@ -77,7 +60,7 @@ def test_a_rank_of_a_later_worker_group_goes_before_what_was_kept_and_a_pod_that
 
     def told(annotation: str, pods: list[Object]) -> Any:
         snapshot = failed(annotation=annotation)
-        error = resolve_first_error(snapshot.job, pods)
+        error = termination_message.resolve_first_error(snapshot.job, pods)
         return error.message if error else None
 
     assert told(older, pods) == "ValueError: no"
@@ -99,16 +82,11 @@ def test_a_command_does_not_fail_where_the_error_may_not_be_kept() -> None:
     persist_result(ReadOnly([snapshot]), snapshot.job, job_state(snapshot, {}))
 
 
-def test_a_job_that_succeeded_tells_no_error_that_it_recovered_from() -> None:
+@pytest.mark.parametrize(("condition", "pods"), [("Succeeded", ()), ("Running", (pod(0), pod(1)))])
+def test_an_error_that_a_job_recovered_from_is_not_shown(condition: str, pods: tuple[Object, ...]) -> None:
     kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
-    root = job("Created", "Succeeded", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
-    assert job_state(Snapshot(root, ()), {}).first_error is None
-
-
-def test_a_job_that_runs_again_does_not_tell_what_it_recovered_from() -> None:
-    kept_before = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
-    root = job("Created", "Running", metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
-    assert job_state(Snapshot(root, (pod(0), pod(1))), {}).first_error is None
+    root = job("Created", condition, metadata={"annotations": {Annotation.FIRST_ERROR: kept_before}})
+    assert job_state(Snapshot(root, pods), {}).first_error is None
 
 
 def test_a_secret_that_an_error_quotes_is_neither_shown_nor_kept() -> None:
@@ -128,7 +106,7 @@ class Suspended(ScriptedBackend):
     """A job that can be suspended, and whose annotations stay."""
 
     def suspend(self, name: str, *, suspended: bool) -> None:
-        """Nothing else happens."""
+        """Do nothing."""
 
 
 def stopped(
@@ -185,12 +163,8 @@ def test_steps_that_pods_count_are_added_and_those_of_a_checkpoint_are_not() -> 
 def test_the_duration_counts_from_the_first_start_and_not_from_the_last_resume() -> None:
     first = stopped({}, "a", restarts=0, step=5, started="2026-01-02T03:04:10Z")
     earlier = stopped(first, "b", restarts=0, step=9, started="2026-01-02T04:00:00Z")
-    done = job(
-        "Succeeded",
-        metadata={"annotations": earlier},
-        startTime="2026-01-02T05:00:00Z",
-        completionTime="2026-01-02T05:00:40Z",
-    )
+    times = {"startTime": "2026-01-02T05:00:00Z", "completionTime": "2026-01-02T05:00:40Z"}
+    done = job("Succeeded", metadata={"annotations": earlier}, **times)
     state = job_state(Snapshot(done, [pod(0, terminated(0))]), {})
     assert state.started == CREATED_EPOCH + 5
     assert state.duration(now=0.0) == 6990.0, "from 03:04:10 until 05:00:40"

@@ -8,28 +8,19 @@ from kubectl_ddp.errors import Cancelled, DdpError, InfrastructureFailed, JobFai
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.status.job_state import JobState, State
-from tests.support.kube_objects import (
-    condition,
-    job,
-    job_metrics,
-    pod,
-    pod_metrics,
-    rank_metrics,
-    snapshot,
-    terminated,
-    waiting,
-)
+from tests.support import kube_objects
+from tests.support.kube_objects import job, pod, pod_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 from tests.support.threads import no_thread_left
 
-PENDING = snapshot(job("Created"), pod(0, waiting()))
+PENDING = snapshot(job("Created"), pod(0, kube_objects.waiting()))
 RUNNING = snapshot(job("Created", "Running"), pod(0))
 SUSPENDING = snapshot(job("Created", "Suspended", run_policy={"suspend": True}), pod(0))
 SUSPENDED = snapshot(job("Created", "Suspended", run_policy={"suspend": True}))
 SUCCEEDED = snapshot(job("Created", "Succeeded"), pod(0, terminated(0)))
 BUG = snapshot(job("Created", "Failed"), pod(0, terminated(1, "ValueError: no")))
 KILLED = snapshot(job("Created", "Failed"), pod(0, terminated(137)))
-LOST = snapshot(job("Created", condition("Failed", reason="EngineLost")))
+LOST = snapshot(job("Created", kube_objects.condition("Failed", reason="EngineLost")))
 
 
 @pytest.mark.parametrize(
@@ -47,16 +38,12 @@ def test_a_wait_ends_when_the_job_has_done_it(goal: str, moments: list[Snapshot]
 
 
 def test_running_means_that_the_ranks_found_one_another_and_not_that_pods_run() -> None:
-    silence: dict[str, str] = {}
-    pages = [silence, silence, {"digits-worker-0": pod_metrics(world=2)}]
+    pages: list[dict[str, str]] = [{}, {}, {"digits-worker-0": pod_metrics(world=2)}]
     seen: list[JobState] = []
     backend = ScriptedBackend([SUSPENDED, RUNNING], metrics=pages)
     wait_for(backend, "digits", parse_wait_condition("running"), seen=seen.append)
-    assert [(state.state, state.world_size) for state in seen] == [
-        (State.SUSPENDED, None),
-        *[(State.RUNNING, None)] * 2,
-        (State.RUNNING, 2),
-    ]
+    reported = [(State.SUSPENDED, None), *[(State.RUNNING, None)] * 2, (State.RUNNING, 2)]
+    assert [(state.state, state.world_size) for state in seen] == reported
 
 
 def test_suspended_means_that_the_pods_have_ended() -> None:
@@ -93,13 +80,12 @@ def test_a_deleted_job_is_not_waited_for() -> None:
 
 def test_steps_and_world_sizes_are_asked_from_the_pods() -> None:
     def page(step: int, world: int) -> dict[str, str]:
-        return {"digits-worker-0": pod_metrics(world=world) + job_metrics() + rank_metrics(0, step=step)}
+        ranks = kube_objects.job_metrics() + kube_objects.rank_metrics(0, step=step)
+        return {"digits-worker-0": pod_metrics(world=world) + ranks}
 
-    pages = [page(3, 2), page(9, 2), page(10, 4)]
-    assert wait_for(ScriptedBackend([RUNNING], metrics=pages), "digits", parse_wait_condition("step=9")).step == 9
-    assert (
-        wait_for(ScriptedBackend([RUNNING], metrics=pages), "digits", parse_wait_condition("world-size=4")).step == 10
-    )
+    for goal, step in (("step=9", 9), ("world-size=4", 10)):
+        backend = ScriptedBackend([RUNNING], metrics=[page(3, 2), page(9, 2), page(10, 4)])
+        assert wait_for(backend, "digits", parse_wait_condition(goal)).step == step
 
 
 def test_a_wait_ends_with_its_time_and_says_how_far_the_job_was() -> None:

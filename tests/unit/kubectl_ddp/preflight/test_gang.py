@@ -1,4 +1,4 @@
-"""Whether the machines have the resources for all nodes of a job, and whether its engine can have a gang."""
+"""Preflight checks: resources for all nodes of a job together, and gangs that its engine supports."""
 
 from typing import Any
 
@@ -57,15 +57,9 @@ def test_an_elastic_job_is_told_how_many_nodes_it_will_ever_have_and_spares_coun
     assert (found.severity, "more than 3 of 3 nodes and 1 spare" in found.message) == (Severity.WARNING, True)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        a_node("a", gpus=8, unschedulable=True),
-        a_node("a", gpus=8, taint="node.kubernetes.io/not-ready:NoExecute"),
-        a_node("a", gpus=8, taint="team=other:NoSchedule"),
-    ],
-)
-def test_what_only_the_scheduler_decides_refuses_no_job(node: Object) -> None:
+@pytest.mark.parametrize("state", [{"unschedulable": True}, {"taint": "team=other:NoSchedule"}])
+def test_what_only_the_scheduler_decides_refuses_no_job(state: dict[str, Any]) -> None:
+    node = a_node("a", gpus=8, **state)
     assert machines([node], **gpu_job(1, node_selector={"disk": "ssd"})).severity is Severity.OK
 
 

@@ -1,4 +1,4 @@
-"""Whether Kueue takes a job, and how many wait before it."""
+"""Preflight checks of Kueue: its queues accept the job, and the number of jobs before it."""
 
 from typing import Any
 
@@ -6,12 +6,8 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.controllers import (
-    check_engine_integration,
-    check_local_queue,
-    check_pending_jobs,
-    check_priority_class,
-)
+from kubectl_ddp.preflight import controllers
+from kubectl_ddp.preflight.controllers import check_engine_integration, check_local_queue, check_pending_jobs
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.values.program import Gang
@@ -51,17 +47,15 @@ def test_a_queue_that_takes_no_jobs_says_why() -> None:
     ],
 )
 def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, severity: Severity, words: str) -> None:
-    [text] = check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
+    [text] = controllers.check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
     assert (text.severity, words in text.message) == (severity, True)
 
 
 @pytest.mark.parametrize(
     ("engine", "word"),
     [
-        (Engine.PYTORCHJOB, "kubeflow.org/pytorchjob"),
-        (Engine.TRAINJOB, "trainer.kubeflow.org/trainjob"),
-        (Engine.JOBSET, "jobset.x-k8s.io/jobset"),
-        (Engine.JOB, "batch/job"),
+        *((Engine.PYTORCHJOB, "kubeflow.org/pytorchjob"), (Engine.TRAINJOB, "trainer.kubeflow.org/trainjob")),
+        *((Engine.JOBSET, "jobset.x-k8s.io/jobset"), (Engine.JOB, "batch/job")),
     ],
 )
 def test_a_kind_that_kueue_does_not_look_after_would_wait_for_ever(engine: Engine, word: str) -> None:

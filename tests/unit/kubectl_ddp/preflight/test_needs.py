@@ -5,15 +5,10 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight import namespace_checks
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
 from kubectl_ddp.preflight.model import PreflightFacts, Unknown
-from kubectl_ddp.preflight.namespace_checks import (
-    check_config_maps,
-    check_image_pull_secrets,
-    check_priority_class,
-    check_secrets,
-    check_volume_claims,
-)
+from kubectl_ddp.preflight.namespace_checks import check_image_pull_secrets, check_priority_class, check_secrets
 from kubectl_ddp.preflight.resources import check_resource_quota
 from kubectl_ddp.util.finding import Severity, max_severity
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
@@ -46,13 +41,13 @@ LARGE = [a_node("a", cpu="64")]
 )
 def test_a_volume_serves_all_nodes(claim: Object | None, nodes: list[Object], severity: Severity, words: str) -> None:
     job = a_subject(nnodes=NodeRange(2, 2), checkpoint_claim="data")
-    [found] = check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
+    [found] = namespace_checks.check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
     assert (found.severity, words in found.message) == (severity, True), found
 
 
 def test_a_volume_that_is_only_read_may_be_read_only() -> None:
     job = a_subject(nnodes=NodeRange(2, 2), mounts=(Mount.parse("pvc=data:/data:ro"),))
-    [found] = check_volume_claims(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
+    [found] = namespace_checks.check_volume_claims(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
     assert found.severity is Severity.OK
 
 
@@ -68,7 +63,10 @@ def test_secrets_and_their_entries_are_there_or_named() -> None:
     assert (Severity.ERROR, "The Secret 'hub' has no entry key.") in report
     assert (Severity.ERROR, "There is no Secret 'all' in namespace 'team'.") in report
     assert (Severity.OK, "The Secret 'files' is there.") in report
-    assert {item.message.split("'")[1] for item in check_config_maps(job, known)} == {"app", "settings"}
+    assert {item.message.split("'")[1] for item in namespace_checks.check_config_maps(job, known)} == {
+        "app",
+        "settings",
+    }
 
 
 def test_a_pull_secret_that_is_not_there_is_named() -> None:
@@ -102,7 +100,6 @@ def test_a_priority_is_there_or_not() -> None:
         ({"limits.memory": "8Gi"}, {"limits.memory": "5Gi"}, Severity.WARNING),
         ({"pods": "2"}, {}, Severity.ERROR),
         ({"requests.nvidia.com/gpu": "0"}, {}, Severity.OK),
-        ({"services": "0"}, {}, Severity.OK),
         ({"count/secrets": "1"}, {"count/secrets": "9"}, Severity.OK),
     ],
 )
@@ -124,10 +121,8 @@ def test_a_quota_for_other_pods_is_left_aside() -> None:
     others = [quota(scopes=["BestEffort"]), quota(scopes=["Terminating"]), quota(scopeSelector=selects("In", "low"))]
     job = a_subject(priority="high")
     assert list(check_resource_quota(job, facts(quotas=others))) == []
-    assert (
-        max_severity(list(check_resource_quota(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))]))))
-        is Severity.ERROR
-    )
+    own = [quota(scopeSelector=selects("In", "high"))]
+    assert max_severity(list(check_resource_quota(job, facts(quotas=own)))) is Severity.ERROR
 
 
 def test_everything_that_is_not_allowed_is_said_at_once() -> None:

@@ -18,12 +18,12 @@ OTHERS = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egres
 ALL = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
 
 
-def to_ports(*ports: Any) -> Any:
-    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": list(ports)}]}
+def to_ports(port: Any) -> Any:
+    return ALL | {"egress": [{"ports": [port]}]}
 
 
-def to_peers(*peers: Any) -> Any:
-    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": list(peers)}]}
+def to_peer(peer: Any) -> Any:
+    return ALL | {"egress": [{"to": [peer]}]}
 
 
 def policy(spec: Any, name: str = "default-deny") -> Object:
@@ -44,9 +44,9 @@ def policy(spec: Any, name: str = "default-deny") -> Object:
         (Egress.UNRESTRICTED, to_ports({"port": "rendezvous"}), Severity.ERROR),
         (Egress.UNRESTRICTED, to_ports({"protocol": "UDP"}), Severity.ERROR),
         (Egress.UNRESTRICTED, to_ports({"port": 1024, "endPort": 65535}), None),
-        (Egress.UNRESTRICTED, to_peers({"podSelector": {"matchLabels": {"app": "web"}}}), Severity.ERROR),
-        (Egress.UNRESTRICTED, to_peers({"podSelector": {}}), None),
-        (Egress.UNRESTRICTED, to_peers({"ipBlock": {"cidr": "10.0.0.0/8"}}), None),
+        (Egress.UNRESTRICTED, to_peer({"podSelector": {"matchLabels": {"app": "web"}}}), Severity.ERROR),
+        (Egress.UNRESTRICTED, to_peer({"podSelector": {}}), None),
+        (Egress.UNRESTRICTED, to_peer({"ipBlock": {"cidr": "10.0.0.0/8"}}), None),
     ],
 )
 def test_a_policy_that_isolates_pods_is_named_with_a_fix(egress: Egress, spec: Any, severity: Severity | None) -> None:

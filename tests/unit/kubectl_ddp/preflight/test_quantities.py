@@ -1,4 +1,4 @@
-"""What a pod takes of a machine, by the scheduler's rules."""
+"""The resources that a pod requests, by the scheduler's rules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of rights against what the commands ask of an API server, each one run and written down."""
+"""The table of rights, compared with the recorded API requests of every command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,8 @@ from kubectl_ddp.cli.internal import progress
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines import ENGINES
-from kubectl_ddp.rbac.rights import (
-    EVERYWHERE,
-    KINDS,
-    NEEDS,
-    OWN,
-    SECTIONS,
-    Right,
-    needs,
-    permissions_to_check,
-    to_submit,
-)
+from kubectl_ddp.rbac import rights
+from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, NEEDS, OWN, Right, permissions_to_check
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
@@ -37,11 +28,9 @@ STANDSTILL: Final = "the progress does not name every cause of a standstill"
 """Effect of the rights that only the progress of a waiting command needs."""
 VERSIONS: Final = {
     **{root.group: root.api_version.partition("/")[2] for root in ENGINES.values()},
-    "kueue.x-k8s.io": "v1beta2",
-    "visibility.kueue.x-k8s.io": "v1beta2",
+    **dict.fromkeys(("kueue.x-k8s.io", "visibility.kueue.x-k8s.io"), "v1beta2"),
+    **dict.fromkeys(("scheduling.volcano.sh", "resource.nvidia.com"), "v1beta1"),
     "scheduling.x-k8s.io": "v1alpha1",
-    "scheduling.volcano.sh": "v1beta1",
-    "resource.nvidia.com": "v1beta1",
 }
 KIND_NAMES: Final = {plural: kind for kinds in GROUPS.values() for kind, plural in kinds.items()} | {
     "trainingruntimes": "TrainingRuntime",
@@ -75,12 +64,12 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("suspend", "resume"), (WAITS, RUNS)),
     "restart": (WAITS, FAILED),
 }
-"""What the job of a command is doing; it runs, where nothing else is said."""
+"""Command → states of its job (default: running)."""
 
 WAITING: Final = ("--wait", "--timeout", "1s")
 ASKS_MUCH: Final = LARGE[LARGE.index("--mount") :]
 TAKEN: Final = "taken"
-"""A name whose Service is somebody else's already."""
+"""A name whose Service belongs to another job."""
 ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     *((WAITS, (command, "digits")) for command in ("logs", "events", "top", "dashboard", "hang", "profile")),
     (WAITS, ("exec", "digits", "--rank", "0", "--", "true")),
@@ -102,12 +91,13 @@ ALSO: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (RUNS, ("clone", "digits", "--name", TAKEN, "--preflight=off")),
     (FAILED, ("restart", "digits", "--yes", *WAITING)),
 )
-"""What else a command is asked to do, and while the job is doing what."""
+"""Further calls of a command, each with the state of the job."""
 
 CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    **{command: ((command, "digits"),) for command in ("why", "profile", "suspend", "resume")},
+    **{command: ((command,),) for command in ("capacity", "presets", "doctor")},
     "list": (("list",), ("list", "-A")),
     "status": (("status",), ("status", "digits", "--ranks")),
-    "why": (("why", "digits"),),
     "hang": (("hang", "digits", "--timeout", "0"),),
     "bundle": (("bundle", "digits", "--file", "{folder}/digits.tar.gz"),),
     "logs": (("logs", "digits"), ("logs", "digits", "--rank", "0"), ("logs", "digits", "--first-error")),
@@ -116,7 +106,6 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "report": (("report", "digits", "-o", "{folder}/digits.html"),),
     "wait": (("wait", "digits", "--for=running", "--timeout", "10s"),),
     "exec": (("exec", "digits", "--rank", "0", "--", "true"),),
-    "profile": (("profile", "digits"),),
     "port-forward": (("port-forward", "digits", "9000"),),
     "dashboard": (("dashboard", "digits", "--print"),),
     "submit": (
@@ -125,16 +114,11 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "preflight": (("preflight", *LARGE),),
     "clone": (("clone", "digits", "--name", "again", "--preflight=warn"),),
-    "capacity": (("capacity",),),
     "render": (("render", "--name", "new", *IMAGE, "--preset", "a100"),),
-    "presets": (("presets",),),
     "scale": (("scale", "digits", "--nnodes", "1"),),
-    "suspend": (("suspend", "digits"),),
-    "resume": (("resume", "digits"),),
     "restart": (("restart", "digits", "--yes", "--timeout", "1s"),),
     "delete": (("delete", "digits", "--yes"), ("delete", "--all", "--yes"), ("delete", "nothing", "--yes")),
     "prune": (("prune", "--yes"), ("prune", "-A", "--yes")),
-    "doctor": (("doctor",),),
 }
 
 
@@ -143,7 +127,7 @@ NOT_PLAYED: Final = {
     ("logs", "watch", "pods"),
     *((command, "get", resource) for command in ("submit", "clone") for resource in ("pods/log", "pods/proxy")),
     ("restart", "get", "pods/proxy"),
-    # kubectl asks for it, where a rank hangs.
+    # kubectl sends these requests when a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
     ("hang", "get", "pods"),
     # Of a TrainJob that has failed; that of submit and clone is.
@@ -153,7 +137,7 @@ NOT_PLAYED: Final = {
 
 
 class Recorder(ApiServer):
-    """Serves all kinds of the table, and lets everybody do everything."""
+    """Serve all kinds of the table, and allow every request."""
 
     def answer(self, request: Request) -> Answer:
         if request.path == "/apis":
@@ -233,11 +217,9 @@ def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
     server.put(f"{kueue}/namespaces/team/localqueues/team", {"spec": {"clusterQueue": "lab"}})
     holds = {"admission": {"clusterQueue": "lab"}, "conditions": [{"type": "QuotaReserved", "status": "True"}]}
     for namespace, name, its in (("team", "digits", uid), (OTHER, "holder", "u-other")):
-        metadata = {
-            "labels": {JOB_UID: its},
-            "ownerReferences": [{"kind": "PyTorchJob", "name": name, "uid": its}],
-            "creationTimestamp": kube_objects.CREATED,
-        }
+        owners = [{"kind": "PyTorchJob", "name": name, "uid": its}]
+        made = {"labels": {JOB_UID: its}, "creationTimestamp": kube_objects.CREATED}
+        metadata = {**made, "ownerReferences": owners}
         spec = {"queueName": "team", "podSets": [{"name": "main", "count": 1}]}
         status = holds if is_admitted or namespace == OTHER else {}
         workload = {"metadata": metadata, "spec": spec, "status": status}
@@ -252,7 +234,7 @@ def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
 
 
 def _right(request: Request) -> Right | None:
-    """What a request takes; ``None`` for what every user may do."""
+    """Return the right that a request needs; ``None`` if every user has it."""
     if ANYBODY_MAY.fullmatch(request.path):
         return None
     done = call(request.method, request.path, server="", context="", watches="watch" in request.query)
@@ -266,8 +248,8 @@ def _right(request: Request) -> Right | None:
 
 @pytest.mark.parametrize("command", CALLS)
 def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, requests: Requests) -> None:
-    rights = {right for _, right in needs(commands=(command,))}
-    assert sorted(map(str, requests[command] - rights)) == []
+    listed = {right for _, right in rights.needs(commands=(command,))}
+    assert sorted(map(str, requests[command] - listed)) == []
     assert requests[command]
 
 
@@ -286,7 +268,7 @@ def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, request
 
 def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() -> None:
     commands = {command for need in NEEDS for command in need.commands}
-    assert commands == set(CALLS) == {command for section in SECTIONS.values() for command in section}
+    assert commands == set(CALLS) == {command for section in rights.SECTIONS.values() for command in section}
     assert commands == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
 
 
@@ -294,8 +276,8 @@ def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() ->
     made = [("batch", "jobs"), ("", "services"), ("kubeflow.org", "pytorchjobs")]
     jobs = [f"{verb} pytorchjobs.kubeflow.org" for verb in ("create", "delete", "get", "patch")]
     store = ["create jobs.batch", "patch jobs.batch", "create services", "create secrets"]
-    assert sorted(map(str, to_submit("pytorchjob", made))) == sorted([*jobs, *store, "list pods"])
-    assert "delete jobs.batch" in map(str, to_submit("job", made[:2]))
+    assert sorted(map(str, rights.to_submit("pytorchjob", made))) == sorted([*jobs, *store, "list pods"])
+    assert "delete jobs.batch" in map(str, rights.to_submit("job", made[:2]))
 
 
 def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading_secrets() -> None:

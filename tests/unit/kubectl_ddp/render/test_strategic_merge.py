@@ -10,11 +10,12 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.pod_template import merge
 
 NFS = {"name": "w", "nfs": {"path": "/"}}
-C = {"name": "C", "value": "3"}
+A, B, C = ({"name": name, "value": value} for name, value in zip("ABC", "123", strict=True))
+WITHOUT_B = [{"name": "B", "$patch": "delete"}, C]
 OPTIONS = [{"name": "ndots", "value": "5"}]
 ALIASES = [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]
 MORE = {"name": "more", "image": "k"}
-MAIN = {"name": "main", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
+MAIN = {"name": "main", "image": "i", "env": [A, B]}
 POD: dict[str, Any] = {
     "labels": {"a": "1", "b": "2"},
     "containers": [MAIN],
@@ -33,14 +34,8 @@ POD: dict[str, Any] = {
         ({"labels": {"$patch": "replace", "c": "3"}}, {"labels": {"c": "3"}}),
         ({"labels": {"$patch": "delete"}}, {"labels": None}),
         ({"dnsConfig": None}, {"dnsConfig": None}),
-        (
-            {"dnsConfig": {"nameservers": ["10.0.0.54"]}},
-            {"dnsConfig": {"nameservers": ["10.0.0.54"], "options": OPTIONS}},
-        ),
-        (
-            {"containers": [{"name": "main", "env": [{"name": "B", "$patch": "delete"}, C]}]},
-            {"containers": [MAIN | {"env": [{"name": "A", "value": "1"}, C]}]},
-        ),
+        ({"dnsConfig": {"nameservers": ["a"]}}, {"dnsConfig": {"nameservers": ["a"], "options": OPTIONS}}),
+        ({"containers": [{"name": "main", "env": WITHOUT_B}]}, {"containers": [MAIN | {"env": [A, C]}]}),
         ({"containers": [{"name": "main", "image": "j"}, MORE]}, {"containers": [MAIN | {"image": "j"}, MORE]}),
         ({"containers": [{"$patch": "replace"}, {"name": "x"}]}, {"containers": [{"name": "x"}]}),
         ({"volumes": [{"name": "v", "$patch": "delete"}]}, {"volumes": []}),

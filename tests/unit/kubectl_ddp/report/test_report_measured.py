@@ -1,4 +1,4 @@
-"""What a job's series come to."""
+"""Figures of a report, computed from the series of a job."""
 
 from __future__ import annotations
 
@@ -45,15 +45,13 @@ def user_value(name: str, rank: str, values: list[float | None], pod: str = "a")
 
 
 def test_a_value_of_the_script_is_that_of_the_lowest_rank_wherever_it_ran() -> None:
-    found = of(
-        [
-            user_value("acc", "3", [9.0, 9.0, 9.0, 9.0]),
-            user_value("acc", "0", [0.5, 0.6, None, None]),
-            user_value("acc", "0", [None, None, math.nan, 0.75], pod="b"),
-            user_value("acc", "x", [7.0, 7.0, 7.0, 7.0]),
-            user_value("never", "0", [None, None, None, None]),
-        ]
-    ).user_values
+    others = [
+        user_value("acc", "3", [9.0] * 4),
+        user_value("acc", "x", [7.0] * 4),
+        user_value("never", "0", [None] * 4),
+    ]
+    moved = user_value("acc", "0", [None, None, math.nan, 0.75], pod="b")
+    found = of([*others, user_value("acc", "0", [0.5, 0.6, None, None]), moved]).user_values
     assert found.keys() == {"acc"}
     assert found["acc"].last == 0.75
     assert 9.0 not in found["acc"].values
@@ -61,14 +59,13 @@ def test_a_value_of_the_script_is_that_of_the_lowest_rank_wherever_it_ran() -> N
 
 
 def test_time_that_is_told_after_a_restart_is_drawn_where_it_was_spent() -> None:
-    """The ledger stands still for twenty seconds, and then says that these were a restart."""
+    """The ledger pauses for 20 s, and then counts them as a restart."""
     productive = [float(min(at, 20)) for at in range(40)] + [20.0 + at for at in range(20)]
     restart = [0.0] * 40 + [20.0] * 20
-    series = [
-        Series(Metric.JOB_TIME, times(60), productive, {"state": JobTime.PRODUCTIVE, POD: "a"}),
-        Series(Metric.JOB_TIME, times(60), restart, {"state": JobTime.RESTART, POD: "a"}),
-    ]
-    found = of(series)
+    spent = {JobTime.PRODUCTIVE: productive, JobTime.RESTART: restart}
+    found = of(
+        [Series(Metric.JOB_TIME, times(60), values, {"state": state, POD: "a"}) for state, values in spent.items()]
+    )
     parts = found.timeline.part(START + 30)
     assert found.states[JobTime.RESTART][parts] == pytest.approx(found.timeline.width * 20 / 20, rel=0.1)
     assert found.states[JobTime.PRODUCTIVE][parts] == pytest.approx(0.0, abs=0.1)
@@ -77,10 +74,8 @@ def test_time_that_is_told_after_a_restart_is_drawn_where_it_was_spent() -> None
 
 def test_the_ledger_goes_on_over_pods_and_is_not_counted_twice() -> None:
     first = Series(Metric.JOB_TIME, times(30), [*map(float, range(30))], {"state": JobTime.PRODUCTIVE, POD: "a"})
-    second = Series(
-        Metric.JOB_TIME, [START + 40 + at for at in range(30)], [40.0 + at for at in range(30)],
-        {"state": JobTime.PRODUCTIVE, POD: "b"},
-    )  # fmt: skip
+    later, counts = [START + 40 + at for at in range(30)], [40.0 + at for at in range(30)]
+    second = Series(Metric.JOB_TIME, later, counts, {"state": JobTime.PRODUCTIVE, POD: "b"})
     states = of([first, second]).states[JobTime.PRODUCTIVE]
     assert sum(value or 0.0 for value in states) == pytest.approx(69.0)
 
@@ -105,12 +100,10 @@ def test_changes_are_told_once_however_many_pods_count_them() -> None:
 
 
 def test_a_pod_that_was_left_behind_does_not_tell_the_world_size() -> None:
-    series = [
-        Series(Metric.WORLD_SIZE, times(10), [2.0] * 10, {POD: "old"}),
-        Series(Metric.RENDEZVOUS_ROUND, times(10), [1.0] * 10, {POD: "old"}),
-        Series(Metric.WORLD_SIZE, times(10), [None] * 5 + [4.0] * 5, {POD: "new"}),
-        Series(Metric.RENDEZVOUS_ROUND, times(10), [None] * 5 + [2.0] * 5, {POD: "new"}),
-    ]
+    series = []
+    for pod, missing, world, group in (("old", 0, 2.0, 1.0), ("new", 5, 4.0, 2.0)):
+        for metric, value in ((Metric.WORLD_SIZE, world), (Metric.RENDEZVOUS_ROUND, group)):
+            series.append(Series(metric, times(10), [None] * missing + [value] * (10 - missing), {POD: pod}))
     assert of(series).worlds == (2, 4)
 
 
@@ -123,15 +116,10 @@ def test_one_rank_with_two_readings_is_enough_and_less_is_nothing() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "null",
-        '{"version": 2, "times": [], "series": []}',
-        '{"version": 1, "times": ["a"], "series": []}',
+        *("", "[]", '{"version": 2, "times": [], "series": []}', '{"version": 1, "times": ["a"], "series": []}'),
         '{"version": 1, "times": [1], "series": [{"name": "x", "labels": {}, "values": [1, 2]}]}',
         '{"version": 1, "times": [1], "series": [{"name": "x", "labels": [], "values": [1]}]}',
-        "[" * 100_000,
-        json.dumps({"version": 1, "times": list(range(MOST_READINGS + 1)), "series": []}),
+        *("[" * 100_000, json.dumps({"version": 1, "times": list(range(MOST_READINGS + 1)), "series": []})),
     ],
     ids=lambda text: text[:40],
 )
@@ -146,10 +134,7 @@ def test_readings_of_a_clock_that_went_back_are_left_out() -> None:
 
 
 def test_ranks_that_moved_to_another_pod_stay_what_they_did_on_each() -> None:
-    series = [
-        counter(Metric.STEPS, 1, 20, rank="0", local_rank="0", pod="a"),
-        counter(Metric.STEPS, 2, 20, rank="0", local_rank="0", pod="b"),
-    ]
+    series = [counter(Metric.STEPS, at, 20, rank="0", local_rank="0", pod=pod) for at, pod in ((1, "a"), (2, "b"))]
     assert [(one.rank, one.pod, one.steps) for one in of(series).ranks] == [(0, "a", 19), (0, "b", 38)]
 
 

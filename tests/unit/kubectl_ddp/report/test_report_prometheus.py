@@ -1,4 +1,4 @@
-"""A Prometheus that cannot be asked: real sockets, and nobody, silence or a trickle behind them."""
+"""A Prometheus that does not answer, answers slowly or not in full, by real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says first: its story, its marks on the time axis, and its tiles."""
+"""The top of a report: its story, its marks on the time axis, and its tiles."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def test_a_pod_that_records_no_rank_is_named_with_the_time_of_its_reading() -> N
 
 
 def test_a_reading_between_the_generation_and_its_size_hides_no_lost_rank() -> None:
-    series = [
-        item for item in a_killed_worker() if (item.name, item.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
-    ]
+    hidden = (Metric.WORLD_SIZE, "digits-worker-0")
+    series = [item for item in a_killed_worker() if (item.name, item.labels[POD]) != hidden]
     late = [4.0] * 22 + [2.0] * 9 + [4.0] * 29
     series.append(Series(Metric.WORLD_SIZE, times(60), late, {POD: "digits-worker-0"}))
     assert a_report(series).story[1].startswith("The other 2 ranks trained on")
@@ -58,10 +57,8 @@ def test_failures_at_one_moment_are_one_and_later_ones_are_counted() -> None:
     kills = [0.0] * 21 + [2.0] * 29 + [3.0] * 10
     whose = {"reason": "sigkill", POD: "digits-worker-1"}
     series = [*without(a_killed_worker(), Metric.FAILURES), Series(Metric.FAILURES, times(60), kills, whose)]
-    assert (
-        a_report(series).story[0]
-        == "Workers failed 2 times. Most recently a worker of digits-worker-1 was killed at 50.0 s."
-    )
+    sentence = "Workers failed 2 times. Most recently a worker of digits-worker-1 was killed at 50.0 s."
+    assert a_report(series).story[0] == sentence
 
 
 _SINCE = "All 4 ranks have trained without a restart since the job was resumed."
@@ -85,18 +82,17 @@ def test_a_run_without_an_event_ended_as_it_began() -> None:
     assert a_report(a_job(), summary=DONE).story == ("All 4 ranks trained from start to end without a restart.",)
 
 
-@pytest.mark.parametrize(
-    ("restarts", "was_suspended", "story"),
-    [
-        (2, True, ("The worker group restarted 2 times before the job was resumed.", _SINCE)),
-        (0, True, (_SINCE,)),
-        (1, False, ("The worker group restarted 1 time.",)),
-    ],
-)
-def test_what_happened_to_earlier_pods_is_told(restarts: int, was_suspended: bool, story: tuple[str, ...]) -> None:
+def test_what_happened_to_earlier_pods_is_told() -> None:
     report = a_report([Series(Metric.WORLD_SIZE, times(6), [4] * 6, {POD: "a"})])
-    state = replace(report.state, restarts={"failure": restarts}, was_suspended=was_suspended)
-    assert summarize_run(state, report.measured, None) == story
+
+    def story(restarts: int, *, was_suspended: bool) -> tuple[str, ...]:
+        state = replace(report.state, restarts={"failure": restarts}, was_suspended=was_suspended)
+        return summarize_run(state, report.measured, None)
+
+    before = "The worker group restarted 2 times before the job was resumed."
+    assert story(2, was_suspended=True) == (before, _SINCE)
+    assert story(0, was_suspended=True) == (_SINCE,)
+    assert story(1, was_suspended=False) == ("The worker group restarted 1 time.",)
 
 
 def test_a_failed_job_names_the_rank_that_ended_it() -> None:
@@ -148,12 +144,8 @@ def test_a_label_without_room_moves_to_the_left_or_is_left_out() -> None:
     moments = (3.0, 5.0, 7.0, 98.0)
     changes = [Change(START + at, Kind.SCALE, "grew", "4 ranks") for at in moments]
     marks = mark_events(changes, Timeline(START, 1.0, 100))
-    assert [(mark.label, mark.is_left) for mark in marks] == [
-        ("", False),
-        ("", False),
-        ("4 ranks", False),
-        ("4 ranks", True),
-    ]
+    assert [mark.label for mark in marks] == ["", "", "4 ranks", "4 ranks"]
+    assert [mark.is_left for mark in marks] == [False, False, False, True]
 
 
 def test_a_failure_without_room_stands_on_a_line_above() -> None:

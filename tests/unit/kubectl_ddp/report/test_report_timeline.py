@@ -26,18 +26,7 @@ def test_what_grew_between_two_readings_is_spread_evenly_over_the_time_between()
 
 def test_where_nothing_was_told_nothing_is_known_and_the_next_reading_makes_up_for_it() -> None:
     assert growth(counted((0, 0), (2, None), (4, 8)), TEN).amounts[:4] == (2, 2, 2, 2)
-    assert growth(counted((3, 1), (5, 3)), TEN).per_second(1.0) == (
-        None,
-        None,
-        None,
-        1,
-        1,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    assert growth(counted((3, 1), (5, 3)), TEN).per_second(1.0) == (*[None] * 3, 1, 1, *[None] * 5)
 
 
 def test_a_counter_that_falls_was_begun_anew_and_one_that_appears_began_at_zero() -> None:

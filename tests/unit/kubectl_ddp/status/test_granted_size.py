@@ -1,4 +1,4 @@
-"""How many nodes a job has been granted, and why they are fewer than it wants."""
+"""The number of granted nodes, and the reason if it is below the requested number."""
 
 from __future__ import annotations
 

@@ -17,25 +17,15 @@ def packed(text: bytes) -> str:
 
 def test_parts_are_put_together_and_the_last_whole_one_counts() -> None:
     first, second = packed(b"first"), packed(b"second")
-    lines = [
-        f"{HISTORY_MARK}1/1 {first}",
-        f"{HISTORY_MARK}1/2 {second[:5]}",
-        "a word between",
-        f"{HISTORY_MARK}2/2 {second[5:]}",
-        f"{HISTORY_MARK}1/3 {first}",
-    ]
-    assert unpacked(lines) == "second"
+    halves = [f"{HISTORY_MARK}1/2 {second[:5]}", "a word between", f"{HISTORY_MARK}2/2 {second[5:]}"]
+    assert unpacked([f"{HISTORY_MARK}1/1 {first}", *halves, f"{HISTORY_MARK}1/3 {first}"]) == "second"
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "",
-        HISTORY_MARK,
-        f"{HISTORY_MARK}1/1 ====",
-        f"{HISTORY_MARK}1/1 {packed(b'cut')[:-6]}",
-        f"{HISTORY_MARK}2/2 {packed(b'no beginning')}",
-        f"{HISTORY_MARK}1/1 {base64.b64encode(zlib.compress(bytes([0xFF]))).decode()}",
+        *("", HISTORY_MARK, f"{HISTORY_MARK}1/1 ====", f"{HISTORY_MARK}1/1 {packed(b'cut')[:-6]}"),
+        *(f"{HISTORY_MARK}2/2 {packed(b'no beginning')}", f"{HISTORY_MARK}1/1 {packed(bytes([0xFF]))}"),
     ],
 )
 def test_what_is_no_history_is_none(line: str) -> None:

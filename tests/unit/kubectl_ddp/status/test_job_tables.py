@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,29 +16,15 @@ from kubectl_ddp.status.job_tables import job_table, job_to_dict, rank_table
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.util.text_table import Cell, Style, Table
 from kubectl_ddp.util.yaml_text import to_yaml
-from tests.support.kube_objects import (
-    CREATED_EPOCH,
-    job,
-    job_metrics,
-    pod,
-    pod_metrics,
-    rank_metrics,
-    snapshot,
-    terminated,
-)
+from tests.support import kube_objects
+from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot, terminated
 
 NOW = CREATED_EPOCH + 90
 
 
 def a_state() -> JobState:
-    samples = {
-        "digits-worker-0": parse(
-            pod_metrics(restarts=1)
-            + job_metrics()
-            + rank_metrics(0, last_step=NOW - 3)
-            + rank_metrics(1, last_step=NOW - 3)
-        )
-    }
+    ranks = "".join(rank_metrics(rank, last_step=NOW - 3) for rank in range(2))
+    samples = {"digits-worker-0": parse(pod_metrics(restarts=1) + kube_objects.job_metrics() + ranks)}
     return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
 
 
@@ -85,10 +72,7 @@ def test_color_is_added_and_never_the_only_signal() -> None:
     table = job_table([a_state()], NOW)
     colored = table.render(Style(color=True))
     assert "\033[32mRunning\033[0m" in colored
-    plain = colored
-    for code in ("\033[32m", "\033[1m", "\033[0m"):
-        plain = plain.replace(code, "")
-    assert plain == table.render(Style())
+    assert re.sub("\033\\[(32|1|0)m", "", colored) == table.render(Style())
 
 
 def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
@@ -99,13 +83,7 @@ def test_status_shows_the_first_error_and_restarts_by_cause() -> None:
 
 
 def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> None:
-    spent = {
-        "goodput": 0.61,
-        "largest_badput": "checkpoint_load",
-        "lost_steps": 7,
-        "lost_seconds": 3.0,
-        "seconds": 90.0,
-    }
+    spent = {"goodput": 0.61, "largest_badput": "checkpoint_load", "lost_steps": 7, "lost_seconds": 3.0, "seconds": 90}
     ending = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 2}, **spent}
     failed = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, ending))), {})
     assert failed.summary == {"result": "failed", "restarts": {"failure": 2}, **spent}
@@ -115,16 +93,14 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
     assert "First error: rank 1 on digits-worker-0: ValueError: no" in text
 
 
-DONE = {"result": "succeeded", "accuracy": 0.975, "goodput": 0.8123, "seconds": 12.6, "loss": 0.1}
+DONE = {"result": "succeeded", "accuracy": 0.975, "goodput": 0.8123, "seconds": 12.6, "loss": 0.1, "steps": 690}
+DONE |= {"samples_lost": 0, "samples_repeated": 0, "restarts": {"failure": 1, "resize": 2}}
 
 
 @pytest.mark.parametrize(
     ("summary", "line"),
     [
-        (
-            {**DONE, "steps": 690, "samples_lost": 0, "samples_repeated": 0, "restarts": {"failure": 1, "resize": 2}},
-            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 1 restart, 2 resizes, goodput 81%, 12s in all",
-        ),
+        (DONE, "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 1 restart, 2 resizes, goodput 81%, 12s in all"),
         ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s in all"),
         ({"accuracy": "high", "restarts": [1], "goodput": None, "steps": 3}, "3 steps"),
     ],

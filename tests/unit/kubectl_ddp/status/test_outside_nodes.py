@@ -87,7 +87,7 @@ def test_without_a_group_the_node_that_cannot_reach_the_store_explains_why_the_o
 
 def test_a_list_scrapes_more_pods_of_a_job_whose_group_is_short_of_nodes() -> None:
     class Pods(ScriptedBackend):
-        requests = size = 0
+        asked = size = 0
 
         def metrics(self, pod: Object, _families: object = ()) -> str:
             self.asked += 1

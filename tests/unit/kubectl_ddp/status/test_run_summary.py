@@ -1,4 +1,4 @@
-"""What a run came to outlives the pods that told it."""
+"""The summary of a run outlives its pods."""
 
 from __future__ import annotations
 
@@ -20,27 +20,11 @@ from tests.support.scripted_backend import ScriptedBackend
 NOW = CREATED_EPOCH + 90
 SPENT = {"productive": 80.0, "startup": 15.0, "restart": 5.0}
 SUMMARY = {
-    "result": "succeeded",
-    "steps": 690,
-    "samples_lost": 0,
-    "samples_repeated": 0,
-    "lost_steps": 3,
-    "restarts": {"failure": 2},
-    "goodput": 0.78,
-    "spent": SPENT,
-    "seconds": 100.0,
-    "loss": 0.25,
-    "world_size": 4,
-}
-ACCOUNT = {
-    "steps": 120,
-    "steps_planned": 480,
-    "goodput": 0.5,
-    "lost_steps": 0,
-    "lost_seconds": 0.0,
-    "spent": SPENT,
-    "seconds": 100.0,
-}
+    "result": "succeeded", "steps": 690, "samples_lost": 0, "samples_repeated": 0, "lost_steps": 3,
+    "restarts": {"failure": 2}, "goodput": 0.78, "spent": SPENT, "seconds": 100.0, "loss": 0.25, "world_size": 4,
+}  # fmt: skip
+ACCOUNT = {"steps": 120, "steps_planned": 480, "goodput": 0.5, "spent": SPENT, "seconds": 100.0}
+ACCOUNT |= {"lost_steps": 0, "lost_seconds": 0.0}
 FAILED = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts": {"failure": 1}, **ACCOUNT}
 
 

@@ -21,14 +21,8 @@ from kubectl_ddp.status.startup import Startup, startup
 from tests.support.kube_objects import CREATED_EPOCH, condition, job, pod, pod_metrics, snapshot, terminated, waiting
 from tests.support.scripted_backend import ScriptedBackend
 
-SPENT = {
-    StartupPhase.INTERPRETER: 0.5,
-    StartupPhase.IMPORTS: 1.5,
-    StartupPhase.RENDEZVOUS: 0.25,
-    StartupPhase.FIRST_BATCH: 0.25,
-    StartupPhase.COMPILE: 4.0,
-    StartupPhase.FIRST_STEP: 0.5,
-}
+SPENT = {StartupPhase.INTERPRETER: 0.5, StartupPhase.IMPORTS: 1.5, StartupPhase.RENDEZVOUS: 0.25}
+SPENT |= {StartupPhase.FIRST_BATCH: 0.25, StartupPhase.COMPILE: 4.0, StartupPhase.FIRST_STEP: 0.5}
 
 
 def stamp(seconds: float) -> str:
@@ -58,7 +52,7 @@ def told(
     job_start: float | None = None,
     groups: tuple[int, int] | None = None,
 ) -> Samples:
-    """What a pod measured; ``groups`` are those that it was in, and the number of the last one."""
+    """Return the startup metrics of a pod; ``groups`` is the number of groups it joined, and of the last round."""
     phases = "".join(
         f'{Metric.STARTUP}{{{MetricLabel.PHASE}="{phase}"}} {seconds}\n' for phase, seconds in spent.items()
     )
@@ -175,14 +169,11 @@ def test_a_pod_that_joined_before_the_first_step_may_be_the_one_that_the_others_
     assert of(a_pod(), a_pod(1), **starting).current is StartupPhase.INTERPRETER
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        job("Created", "Suspended", run_policy={"suspend": True}),
-        job("Created", condition("Suspended", "False", reason="PyTorchJobResumed")),
-    ],
-    ids=["suspended", "resumed"],
-)
+SUSPENDED = job("Created", "Suspended", run_policy={"suspend": True})
+RESUMED = job("Created", condition("Suspended", "False", reason="PyTorchJobResumed"))
+
+
+@pytest.mark.parametrize("made", [SUSPENDED, RESUMED], ids=["suspended", "resumed"])
 @pytest.mark.parametrize("pods", [(), (REPLACED,)], ids=["without pods", "with pods"])
 def test_a_suspension_is_no_queue(made: Object, pods: tuple[Object, ...]) -> None:
     assert job_state(snapshot(made, *pods), {}).startup is None
@@ -239,11 +230,8 @@ def test_the_start_outlives_metrics_and_pods() -> None:
 
 def test_the_text_has_the_time_of_each_phase() -> None:
     current = Startup(submitted=100.0, seconds={"queue": 1.0, "container": 2.0}, current=StartupPhase.IMPORTS)
-    assert startup_text(current, 104.5) == (
-        "imports since 1.5s, submitted 4.5s ago: queue 1.0s, container 2.0s, imports 1.5s"
-    )
-    assert startup_text(current, 999.0, 104.5) == (
-        "4.5s from submission to the end, without a step: queue 1.0s, container 2.0s, imports 1.5s"
-    )
+    phases = "queue 1.0s, container 2.0s, imports 1.5s"
+    assert startup_text(current, 104.5) == f"imports since 1.5s, submitted 4.5s ago: {phases}"
+    assert startup_text(current, 999.0, 104.5) == f"4.5s from submission to the end, without a step: {phases}"
     over = Startup(submitted=100.0, seconds={"queue": 1.0, "first_step": 2.0})
     assert startup_text(over, 999.0) == "3.0s from submission to the first step: queue 1.0s, first step 2.0s"

@@ -1,4 +1,4 @@
-"""What happened to a job, as one list by time."""
+"""The history of a job as one list by time."""
 
 from __future__ import annotations
 

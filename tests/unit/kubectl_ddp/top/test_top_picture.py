@@ -32,11 +32,7 @@ def a_state(ranks: Sequence[RankState] = ()) -> JobState:
     text = rank_metrics(0) + pod_metrics(world=max(2, len(ranks))) + job_metrics()
     shown = snapshot(job("Created", "Running"), pod(0))
     state = job_state(shown, {"digits-worker-0": parse(text)}, where="local")
-    return state if not ranks else type(state)(**{**_fields(state), "ranks": tuple(ranks)})
-
-
-def _fields(state: JobState) -> dict[str, object]:
-    return {name: getattr(state, name) for name in JobState.__dataclass_fields__}
+    return replace(state, ranks=tuple(ranks)) if ranks else state
 
 
 def drawn(ranks: Sequence[RankState], *, width: int = 120, height: int | None = 24, color: bool = False) -> list[str]:
@@ -96,18 +92,16 @@ def test_one_pod_with_more_ranks_than_rows_shows_the_worst_of_them() -> None:
 @pytest.mark.parametrize("height", [1, 3, 8, 30])
 @pytest.mark.parametrize("color", [False, True])
 def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, height: int, *, color: bool) -> None:
-    lines = drawn(
-        [a_rank(rank, busy=0.5 if rank == 3 else 0.1) for rank in range(40)], width=width, height=height, color=color
-    )
+    ranks = [a_rank(rank, busy=0.5 if rank == 3 else 0.1) for rank in range(40)]
+    lines = drawn(ranks, width=width, height=height, color=color)
     assert len(lines) <= height
     assert max(len(COLORS.sub("", line)) for line in lines) <= width
 
 
 def test_without_colour_there_is_no_escape_code_and_without_unicode_nothing_but_ascii() -> None:
     ranks = [a_rank(rank, busy=0.5 if rank == 3 else 0.1) for rank in range(9)]
-    picture = TopView(
-        state=a_state(ranks), now=NOW, slow=slowdown_by_rank(ranks), throughput=sparkline([1, 2], 8, unicode=False)
-    )
+    rates = sparkline([1, 2], 8, unicode=False)
+    picture = TopView(state=a_state(ranks), now=NOW, slow=slowdown_by_rank(ranks), throughput=rates)
     text = "\n".join(picture.lines(Style(width=50, unicode=False), 20))
     assert text.isascii()
     assert "\x1b" not in text
@@ -161,7 +155,7 @@ def test_a_cut_line_ends_its_colour() -> None:
 
 
 def told(samples: float, seconds: float, busy: float) -> str:
-    """What two pods' worth of ranks say after so much training: rank 3 is busy for longer."""
+    """Return the metrics of four ranks after some training, of which rank 3 is busy for longer."""
     text = pod_metrics(world=4)
     for rank in range(4):
         label = f'{{ddp_job="digits",rank="{rank}"}}'
@@ -186,12 +180,11 @@ def test_rates_are_over_the_last_seconds_and_stragglers_over_the_last_minute() -
 
 
 def test_the_share_that_counts_is_that_of_the_longest_account_without_what_was_lost() -> None:
-    page = (
-        'ddp_job_time_seconds_total{ddp_job="digits",state="productive"} 80\n'
-        'ddp_job_time_seconds_total{ddp_job="digits",state="restart"} 20\n'
-        'ddp_lost_progress_seconds_total{ddp_job="digits"} 5\n'
-    )
-    old = 'ddp_job_time_seconds_total{ddp_job="digits",state="productive"} 10\n'
+    def spent(state: str, seconds: int) -> str:
+        return f'ddp_job_time_seconds_total{{ddp_job="digits",state="{state}"}} {seconds}\n'
+
+    lost = 'ddp_lost_progress_seconds_total{ddp_job="digits"} 5\n'
+    page, old = spent("productive", 80) + spent("restart", 20) + lost, spent("productive", 10)
     shown = snapshot(job("Created", "Running"), pod(0), pod(1))
     state = job_state(shown, {"digits-worker-0": parse(page), "digits-worker-1": parse(old)})
     assert state.goodput == pytest.approx(0.75)

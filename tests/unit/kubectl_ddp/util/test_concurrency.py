@@ -1,4 +1,4 @@
-"""Several questions at once."""
+"""Concurrent requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ run_concurrently(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().
 
 def test_answers_come_in_the_order_of_the_questions_however_many_they_are() -> None:
     assert run_concurrently() == ()
-    assert map_concurrently(lambda number: number * 2, range(3 * AT_ONCE)) == [
-        number * 2 for number in range(3 * AT_ONCE)
-    ]
+    numbers = range(3 * AT_ONCE)
+    assert map_concurrently(lambda number: number * 2, numbers) == [number * 2 for number in numbers]
 
 
 def test_the_first_that_fails_is_told_when_all_have_ended() -> None:

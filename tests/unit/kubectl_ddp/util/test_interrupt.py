@@ -39,7 +39,7 @@ def test_a_second_ctrl_c_ends_a_list_at_once_and_leaves_no_traceback(tmp_path: P
         assert process.stdout is not None
         for item in requests:
             server.wait_until_answered(item)
-        # A signal between Python's last look for one and its wait would wake nobody.
+        # A signal after Python's last check and before its wait would not interrupt the wait.
         while "futex" not in Path(f"/proc/{process.pid}/wchan").read_text():
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)

@@ -9,56 +9,35 @@ import pytest
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.jsonpath import parse_path, parse_template, sort_by_path
 
-LIST: Final[dict[str, Any]] = {
-    "apiVersion": "cli.ddp/v1",
-    "kind": "JobStateList",
-    "items": [
-        {
-            "apiVersion": "cli.ddp/v1",
-            "kind": "JobState",
-            "name": "a",
-            "step": 3,
-            "labels": {"example.com/team": "x"},
-            "ranks": [{"rank": 0}, {"rank": 1}, {"rank": 2}],
-            "queue": None,
-        },
-        {
-            "apiVersion": "cli.ddp/v1",
-            "kind": "JobState",
-            "name": "b",
-            "step": None,
-            "labels": {},
-            "ranks": [],
-            "queue": {"name": "team"},
-        },
-    ],
-}
+STATE: Final[dict[str, Any]] = {"apiVersion": "cli.ddp/v1", "kind": "JobState"}
+RANKS: Final = [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+ITEMS: Final = [
+    STATE | {"name": "a", "step": 3, "labels": {"example.com/team": "x"}, "ranks": RANKS, "queue": None},
+    STATE | {"name": "b", "step": None, "labels": {}, "ranks": [], "queue": {"name": "team"}},
+]
+LIST: Final = STATE | {"kind": "JobStateList", "items": ITEMS}
 
 
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("{.kind}", "JobStateList"),
-        ("{.items[*].name}", "a b"),
-        ("{items[0].name}", "a"),
-        ("{.items[-1].name}", "b"),
-        ("{.items[9].name}", ""),
-        ("{.items[0].ranks[0:2].rank}", "0 1"),
-        ("{.items[0].ranks[::2].rank}", "0 2"),
-        ("{.items[0].ranks[-1:].rank}", "2"),
+        *(("{.items[*].name}", "a b"), ("{items[0].name}", "a"), ("{.items[-1].name}", "b"), ("{.items[9].name}", "")),
+        *(
+            (f"{{.items[0].ranks[{part}].rank}}", found)
+            for part, found in (("0:2", "0 1"), ("::2", "0 2"), ("-1:", "2"))
+        ),
         ("{.items[0]['labels']['example.com/team']}", "x"),
         (r"{.items[0].labels.example\.com/team}", "x"),
         ("{.items[0].labels.*}", "x"),
-        ("{.items[*].step}", "3 "),
-        ("{.items[1].queue}", '{"name":"team"}'),
-        ("{.items[*].queue.name}", "team"),
+        *(("{.items[*].step}", "3 "), ("{.items[1].queue}", '{"name":"team"}'), ("{.items[*].queue.name}", "team")),
         ("names: {.items[*].name}.", "names: a b."),
         (r"{range .items[*]}{.name}{'\t'}{.step}{" + r'"\n"' + "}{end}", "a\t3\nb\t\n"),
         ("{range .items[*]}{range .ranks[*]}{.rank},{end};{end}", "0,1,2,;;"),
         ("{range .items[*]}{$.kind} {@.name} {end}", "JobStateList a JobStateList b "),
-        ("{.items[?(@.step>2)].name}", "a"),
-        ("{.items[?(@.step!=3)].name}", "b"),
-        ("{.items[?(@.name=='b')].name}", "b"),
+        *(
+            (f"{{.items[?(@.{test})].name}}", found)
+            for test, found in (("step>2", "a"), ("step!=3", "b"), ("name=='b'", "b"))
+        ),
         ('{.items[?(@.queue.name=="team")].name}', "b"),
         ("{.items[?(@.labels['example.com/team'])].name}", "a"),
         ("{'}'}{'it\\'s'}", "}it's"),
@@ -78,11 +57,8 @@ def test_a_template_prints_what_kubectl_would(template: str, text: str) -> None:
         ("{.items[?(@.name=~'a')]}", "not supported"),
         ("{.items[?(@.name==a)]}", "'a', which is neither a number nor a text in quotes"),
         ("{.items[::0]}", "not supported"),
-        ("{.items", "counterpart"),
-        ("{.items}}", "counterpart"),
-        ("{'a}", "counterpart"),
-        ("{}", "empty path"),
-        ("{range}{end}", "empty path"),
+        *((template, "counterpart") for template in ("{.items", "{.items}}", "{'a}")),
+        *((template, "empty path") for template in ("{}", "{range}{end}")),
         ("{range .items[*]}{.name}", "without '{end}'"),
         ("{end}", "without '{range ...}'"),
         (".items[*].name", "no path in braces"),

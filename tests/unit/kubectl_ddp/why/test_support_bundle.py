@@ -66,7 +66,7 @@ def test_events_of_a_job_whose_name_begins_alike_stay_out() -> None:
 
 
 class _Slow(ScriptedBackend):
-    """No pod answers before every one has been asked."""
+    """No pod answers before all requests have arrived."""
 
     everybody = threading.Barrier(4)
 

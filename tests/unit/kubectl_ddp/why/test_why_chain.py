@@ -20,18 +20,9 @@ from kubectl_ddp.why.diagnosis import CHECKS, OF_WAITING_PODS, run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.scheduling import nodes_by_predicate
+from tests.support import kube_objects
 from tests.support.diagnosed import LATER, NOW, event, facts, first, refused, trains
-from tests.support.kube_objects import (
-    CREATED_EPOCH,
-    job,
-    pod,
-    pod_metrics,
-    rank_metrics,
-    running,
-    stall_metrics,
-    terminated,
-    waiting,
-)
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, terminated, waiting
 
 
 def of_running(**known: Any) -> Facts:
@@ -56,11 +47,9 @@ def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
 
 def test_what_an_elastic_job_can_do_without_comes_after_that_it_runs() -> None:
     lacks = refused("0/2 nodes are available: 2 Insufficient cpu.", 1)
-    found = run_checks(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
-    assert [(item.subject, item.severity) for item in found] == [
-        (Cause.RUNNING, Severity.OK),
-        (Cause.UNSCHEDULABLE, Severity.INFO),
-    ]
+    first, second = run_checks(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
+    assert (first.subject, first.severity) == (Cause.RUNNING, Severity.OK)
+    assert (second.subject, second.severity) == (Cause.UNSCHEDULABLE, Severity.INFO)
 
 
 def test_ranks_that_have_not_stepped_for_long_hang_and_those_behind_are_named() -> None:
@@ -88,7 +77,7 @@ WAITING_LINE = (f"{LATER} ddp-launch: waiting: {WAITS}",)
 
 
 def stalled(seconds: float, rank: int = 1) -> dict[str, str]:
-    return {name: pod_metrics() + stall_metrics(seconds, rank) for name in trains()}
+    return {name: pod_metrics() + kube_objects.stall_metrics(seconds, rank) for name in trains()}
 
 
 def test_a_rank_that_others_wait_for_is_named_first_also_of_a_script_without_steps() -> None:
@@ -238,7 +227,7 @@ def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     assert found.evidence[0] == "pod kubeflow/training-operator-1: CrashLoopBackOff after 7 restarts: back-off 5m"
     assert "kubectl -n kubeflow logs -l control-plane=kubeflow-training-operator" in found.hint
     assert "is not running in this cluster" in first(facts(bare, around={RelatedKind.OPERATOR: ()})).message
-    young = facts(bare, around={RelatedKind.OPERATOR: ()}, now=CREATED_EPOCH + 2)
+    young = facts(bare, around={RelatedKind.OPERATOR: ()}, now=kube_objects.CREATED_EPOCH + 2)
     assert first(young).subject is not Cause.OPERATOR
 
 
@@ -270,17 +259,12 @@ ddp_worker_failures_total{{reason="import_error"}} 0
 ddp_last_failure_timestamp_seconds {NOW - seconds_ago}
 ddp_last_failed_rank 0
 """
-    return {
-        "digits-worker-0": pod_metrics(restarts=count) + failures,
-        "digits-worker-1": pod_metrics(restarts=count),
-    }
+    return {"digits-worker-0": pod_metrics(restarts=count) + failures, "digits-worker-1": pod_metrics(restarts=count)}
 
 
 def test_an_error_that_comes_at_every_start_is_named_while_the_job_runs() -> None:
-    lines = {
-        "digits-worker-0": (f"{LATER} {FAILED_LINE}", f"{LATER} ddp-launch: generation 4", f"{LATER} {FAILED_LINE}")
-    }
-    found = first(of_running(metrics=failing(), lines=lines))
+    failed, again = f"{LATER} {FAILED_LINE}", f"{LATER} ddp-launch: generation 4"
+    found = first(of_running(metrics=failing(), lines={"digits-worker-0": (failed, again, failed)}))
     assert (found.subject, found.exit_code, found.severity) == (Cause.ERROR, 10, Severity.ERROR)
     assert "KeyError: 'w'." in found.message
     assert "4 restarts used" in found.message
@@ -338,9 +322,8 @@ def test_a_pod_that_leaves_before_its_workers_start_names_its_gpu_as_well() -> N
     report = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
     found = run_checks(of_failed(173, report))
     assert [item.subject for item in found] == [Cause.GPU_FAULT]
-    assert found[0].message == (
-        "Pod digits-worker-0 could not use its GPU on node node-0: GPU 0 of gpu-7 does not work: CUDA error: x."
-    )
+    place = "Pod digits-worker-0 could not use its GPU on node node-0"
+    assert found[0].message == f"{place}: GPU 0 of gpu-7 does not work: CUDA error: x."
 
 
 def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> None:
@@ -400,7 +383,9 @@ def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
 
 def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
     text = rank_metrics(0, last_step=NOW - 400) + 'ddp_rank_stopped{ddp_job="digits",rank="0"} 1\n'
-    known = facts(job("Created", "Running"), pod(0, running()), metrics={"digits-worker-0": pod_metrics() + text})
+    known = facts(
+        job("Created", "Running"), pod(0, kube_objects.running()), metrics={"digits-worker-0": pod_metrics() + text}
+    )
     assert known.state.ranks[0].state is RankActivity.STOPPED
     assert "rank 0 on digits-worker-0 is stopped" in first(known).evidence
 
@@ -455,6 +440,7 @@ def test_an_operator_that_is_refused_is_not_called_absent() -> None:
 
 
 REFUSED = "The API server refuses the pod of its rendezvous store"
+OVER_QUOTA, LIMITED = "The namespace's quota does not allow the pod of its rendezvous store", "small, limited: pods=2"
 RATIO = "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"
 
 
@@ -462,11 +448,7 @@ RATIO = "cpu max limit to request ratio per Container is 2, but provided ratio i
     ("text", "cause", "message"),
     [
         (f"pods is forbidden: {RATIO}", Cause.ADMISSION, f"{REFUSED}: {RATIO}."),
-        (
-            "pods is forbidden: exceeded quota: small, limited: pods=2",
-            Cause.QUOTA,
-            "The namespace's quota does not allow the pod of its rendezvous store: small, limited: pods=2.",
-        ),
+        (f"pods is forbidden: exceeded quota: {LIMITED}", Cause.QUOTA, f"{OVER_QUOTA}: {LIMITED}."),
     ],
 )
 def test_a_store_whose_pod_is_refused_is_named_with_the_reason(text: str, cause: Cause, message: str) -> None:
@@ -493,16 +475,11 @@ def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(report:
     assert fix in ended.hint
 
 
-@pytest.mark.parametrize(
-    ("report", "fix"),
-    [
-        ("ModuleNotFoundError: No module named 'torch'", "The image has no torch for this interpreter"),
-        ("/usr/bin/python3: No module named ddp_trainer", "mount it with --runtime-image"),
-    ],
-)
-def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps(report: str, fix: str) -> None:
-    found = first(of_failed(1, report))
-    assert fix in found.hint
+def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps() -> None:
+    torch = first(of_failed(1, "ModuleNotFoundError: No module named 'torch'"))
+    assert "The image has no torch for this interpreter" in torch.hint
+    launcher = first(of_failed(1, "/usr/bin/python3: No module named ddp_trainer"))
+    assert "mount it with --runtime-image" in launcher.hint
 
 
 def test_the_image_of_a_volume_that_cannot_be_pulled_is_named_and_not_that_of_the_container() -> None:

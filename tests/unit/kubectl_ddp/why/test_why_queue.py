@@ -1,4 +1,4 @@
-"""What is said of a job that waits in a queue of Kueue's."""
+"""The diagnosis of a job that waits in a queue of Kueue."""
 
 from __future__ import annotations
 
@@ -18,18 +18,12 @@ from tests.support.kube_objects import job
 def workload(
     name: str, moment: str, priority: int, *conditions: str, space: str = "team", cluster: str = "lab", **spec: Any
 ) -> Object:
+    owners = [{"uid": "u-1" if name == "mine" else name, "name": name}]
+    held = [{"type": condition, "status": "True"} for condition in conditions]
     return {
-        "metadata": {
-            "name": name,
-            "namespace": space,
-            "creationTimestamp": moment,
-            "ownerReferences": [{"uid": "u-1" if name == "mine" else name, "name": name}],
-        },
+        "metadata": {"name": name, "namespace": space, "creationTimestamp": moment, "ownerReferences": owners},
         "spec": {"queueName": "team", "priority": priority, "podSets": [{"count": 2}], **spec},
-        "status": {
-            "conditions": [{"type": condition, "status": "True"} for condition in conditions],
-            "admission": {"clusterQueue": cluster},
-        },
+        "status": {"conditions": held, "admission": {"clusterQueue": cluster}},
     }
 
 
@@ -51,15 +45,13 @@ def in_queue(*workloads: Object, clusters: tuple[Object, ...] = (), position: in
 
 def test_the_jobs_that_hold_quota_of_the_queue_are_named_with_their_namespace_and_size() -> None:
     held = "QuotaReserved"
-    found = first(
-        in_queue(
-            OWN_WORKLOAD,
-            workload("waits", "2026-01-02T03:07:00Z", 9),
-            workload("holder", "2026-01-02T03:00:00Z", 3, "Admitted", held, "PodsReady", space="other"),
-            workload("ended", "2026-01-02T03:00:00Z", 0, held, "Finished"),
-            workload("elsewhere", "2026-01-02T03:00:00Z", 9, held, cluster="another"),
-        )
+    others = (
+        workload("waits", "2026-01-02T03:07:00Z", 9),
+        workload("holder", "2026-01-02T03:00:00Z", 3, "Admitted", held, "PodsReady", space="other"),
+        workload("ended", "2026-01-02T03:00:00Z", 0, held, "Finished"),
+        workload("elsewhere", "2026-01-02T03:00:00Z", 9, held, cluster="another"),
     )
+    found = first(in_queue(OWN_WORKLOAD, *others))
     assert found.message == "It waits for quota in the queue 'team'."
     assert found.evidence == ("holds quota: holder in namespace other (2 pods, priority 3)",)
     many = [workload(f"holder-{number}", "2026-01-02T03:00:00Z", 0, held) for number in range(7)]
@@ -72,11 +64,8 @@ def test_the_number_of_those_ahead_is_kueues_own(position: int | None, ahead: st
 
 
 def told_by_kueue(text: str) -> Object:
-    reserved = {
-        "type": "QuotaReserved",
-        "status": "False",
-        "message": f"couldn't assign flavors to pod set main: {text}",
-    }
+    why = f"couldn't assign flavors to pod set main: {text}"
+    reserved = {"type": "QuotaReserved", "status": "False", "message": why}
     return {**OWN_WORKLOAD, "status": {"conditions": [reserved]}}
 
 
@@ -98,11 +87,8 @@ def test_levels_that_no_flavor_has_are_not_waited_for(text: str) -> None:
 
 def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
     why = "Can't admit new workloads: references missing ResourceFlavor(s): a100."
-    stopped = {
-        "metadata": {"name": "lab"},
-        "spec": {},
-        "status": {"conditions": [{"type": "Active", "status": "False", "message": why}]},
-    }
+    inactive = {"type": "Active", "status": "False", "message": why}
+    stopped = {"metadata": {"name": "lab"}, "spec": {}, "status": {"conditions": [inactive]}}
     found = first(in_queue(OWN_WORKLOAD, clusters=(stopped,)))
     assert found.message == f"It waits in the queue 'team', which admits no job now: {why}"
     assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)

@@ -51,11 +51,9 @@ def test_a_pod_that_is_deleted_is_named_while_it_ends_and_when_another_has_its_p
 
 def test_it_is_over_when_ranks_have_stepped_since_or_after_a_while() -> None:
     metrics = {f"digits-worker-{rank}": pod_metrics() + rank_metrics(rank, last_step=KILLED + 5) for rank in range(2)}
-    stepped = run_checks(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
-    assert [(item.subject, item.severity) for item in stepped] == [
-        (Cause.RUNNING, Severity.OK),
-        (Cause.POD_DELETED, Severity.INFO),
-    ]
+    trains, deleted = run_checks(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
+    assert (trains.subject, trains.severity) == (Cause.RUNNING, Severity.OK)
+    assert (deleted.subject, deleted.severity) == (Cause.POD_DELETED, Severity.INFO)
     assert first(known(pod(0), pod(1), events=(killing(),), now=KILLED + RECENT_SECONDS + 1)).subject is Cause.RUNNING
 
 
@@ -110,11 +108,8 @@ def test_a_store_that_was_killed_is_named_for_a_while_though_the_ranks_train() -
     found = run_checks(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),)))
     assert (found[0].subject, found[0].exit_code) == (Cause.STORE, 0)
     assert "runs again" in found[0].message
-    late = KILLED + RECENT_SECONDS + 1
-    assert (
-        first(known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),), now=late)).subject
-        is Cause.RUNNING
-    )
+    late = known(pod(0), pod(1), store(), events=(killing("digits-store-aaaaa"),), now=KILLED + RECENT_SECONDS + 1)
+    assert first(late).subject is Cause.RUNNING
 
 
 def test_a_store_that_does_not_run_is_named_as_long_as_that_lasts() -> None:

@@ -36,7 +36,6 @@ def test_a_shared_dashboard_names_every_panel_type_and_asks_for_the_data_source(
         assert ("panel", "row") not in required
         assert [(item["name"], item["pluginId"]) for item in dashboard["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
         assert "${datasource" not in path.read_text()
-        assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"} == {
-            "${DS_PROMETHEUS}"
-        }
+        sources = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
+        assert sources == {"${DS_PROMETHEUS}"}
         assert dashboard["id"] is None

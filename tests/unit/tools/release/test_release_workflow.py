@@ -16,7 +16,7 @@ KEYS: Final = {
     "job": {"name", "needs", "runs-on", "timeout-minutes", "environment", "permissions", "strategy", "steps"},
     "step": {"id", "uses", "with", "run", "env"},
 }
-"""What we use of GitHub's, so that a misspelt word is not passed over."""
+"""Keys of GitHub's workflows that are in use; any other key is a misspelling."""
 VERBS: Final = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PINNED: Final = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 

@@ -1,4 +1,4 @@
-"""What ``make checkov`` looks at, and what it leaves out."""
+"""The objects that ``make checkov`` scans, and the failures that it skips."""
 
 from __future__ import annotations
 

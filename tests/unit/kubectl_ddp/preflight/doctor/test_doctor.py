@@ -1,4 +1,4 @@
-"""What a checkup makes of what was seen, and the Role that it asks for."""
+"""The findings of ``doctor`` from the facts of a cluster and a machine, and the Role that it prints."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ FACTS = doctor.ClusterFacts(
     where="lab",
     server="https://cluster.example.com",
     namespace="team",
+    has_namespace=True,
     version="v1.36.3",
     user="ada",
-    groups={"kubeflow.org": "v1", "batch": "v1", "monitoring.coreos.com": "v1"},
     engines=["pytorchjob", "job"],
-    labels={"pod-security.kubernetes.io/enforce": "restricted"},
-    has_namespace=True,
-    operators={OPERATOR: [READY]},
-    daemons=["calico-node"],
     gpus=16,
     nodes=2,
+    groups={"kubeflow.org": "v1", "batch": "v1", "monitoring.coreos.com": "v1"},
+    labels={"pod-security.kubernetes.io/enforce": "restricted"},
+    operators={OPERATOR: [READY]},
+    daemons=["calico-node"],
 )
 LAPTOP = client.ClientFacts(
     python="python",
     kubectl="v1.36.3",
-    plugin="/bin/kubectl-ddp",
-    completion="/bin/kubectl_complete-ddp",
     torch="2.13.0+cpu",
     is_torch=True,
     gpus=0,
     shm=1 << 30,
+    plugin="/bin/kubectl-ddp",
+    completion="/bin/kubectl_complete-ddp",
     jobs="/home/ada",
     is_writable=True,
 )
@@ -135,19 +135,13 @@ def test_the_restarts_in_place_are_listed_with_their_gates(actions: list[str], o
     assert [gate in lacks for gate in off] == [True] * len(off)
 
 
-@pytest.mark.parametrize(
-    ("gates", "words"),
-    [
-        ({"ElasticJobSet": True}, "ElasticJobSet is on"),
-        ({"ElasticJobSet": False}, "ElasticJobSet is off"),
-        ({"ElasticJobSet": None}, "ElasticJobSet is not configured, so its default applies"),
-        ({}, "whether ElasticJobSet is on cannot be read"),
-    ],
-)
-def test_elastic_jobs_are_listed_with_the_gates_that_are_configured(gates: dict[str, bool | None], words: str) -> None:
-    report = of_features(gates=gates)["elastic jobs"]
-    assert "scale works with pytorchjob and job" in report
-    assert words in report
+def test_elastic_jobs_are_listed_with_the_gates_that_are_configured() -> None:
+    gate = "ElasticJobSet"
+    words = {True: f"{gate} is on", False: f"{gate} is off", None: f"{gate} is not configured, so its default applies"}
+    reports = {value: of_features(gates={gate: value})["elastic jobs"] for value in words}
+    assert all(words[value] in report for value, report in reports.items())
+    assert "scale works with pytorchjob and job" in reports[True]
+    assert f"whether {gate} is on cannot be read" in of_features(gates={})["elastic jobs"]
 
 
 def test_an_operator_is_listed_with_the_tag_of_its_image() -> None:
@@ -186,10 +180,7 @@ def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
-    found = {
-        finding.subject: finding.severity for finding in doctor.run_checks(dataclasses.replace(FACTS, missing=None))
-    }
-    assert found["rights"] == Severity.WARNING
+    assert of_cluster(missing=None)["rights"] == Severity.WARNING
 
 
 def test_quiet_leaves_stdout_to_the_role_and_tells_only_what_is_wrong(
