@@ -221,10 +221,7 @@ def told(environ: dict[str, str], *flags: str) -> tuple[argparse.Namespace, list
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
-    [
-        (VOLCENGINE, ("4", "8", 2, "worker-0.example.com", 2222)),
-        ({}, ("1:1", "1", 0, "127.0.0.1", None)),
-    ],
+    [(VOLCENGINE, ("4", "8", 2, "worker-0.example.com", 2222)), ({}, ("1:1", "1", 0, "127.0.0.1", None))],
 )
 def test_a_platform_says_who_and_where_we_are(environ: dict[str, str], expected: tuple[object, ...]) -> None:
     arguments, _ = told(environ)

@@ -43,9 +43,7 @@ def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_field_of_a_healthy_gpu_is_read(read_gpus: ReadGpus) -> None:
     assert read_gpus(HEALTHY, HEALTHY) == GpuInventory(
-        driver="580.65.06",
-        cuda="13.0",
-        gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0")),
+        driver="580.65.06", cuda="13.0", gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0"))
     )
 
 

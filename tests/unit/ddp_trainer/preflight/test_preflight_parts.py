@@ -32,8 +32,7 @@ KEY = RunSecret.random().key("preflight")
 
 
 @pytest.mark.parametrize(
-    "line",
-    [b"", b"GET / HTTP/1.1\r\n", b"[]", b'{"probes": 1}', b'{"report": {}}', b'{"more": 1}', b"[" * 99999],
+    "line", [b"", b"GET / HTTP/1.1\r\n", b"[]", b'{"probes": 1}', b'{"report": {}}', b'{"more": 1}', b"[" * 99999]
 )
 def test_a_line_that_no_preflight_says_is_refused(line: bytes) -> None:
     with pytest.raises(DecodeError):

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.hanging import (
-    GroupPosition,
-    RankState,
-    RankStatus,
-    Stage,
-    all_waiting_message,
-    find_culprits,
-)
+from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus, Stage, all_waiting_message, find_culprits
 from ddp_trainer.common.time_classes import Section
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
@@ -39,8 +32,7 @@ def waiting(rank: int, **changes: object) -> RankStatus:
 
 def behind(rank: int, **changes: object) -> RankStatus:
     return waiting(
-        rank,
-        **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes},
+        rank, **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes}
     )
 
 

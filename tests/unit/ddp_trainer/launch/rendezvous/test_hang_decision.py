@@ -256,9 +256,7 @@ def test_a_rank_that_loads_while_another_waits_in_the_first_collective_is_named_
 
 
 @pytest.mark.parametrize(
-    "busy",
-    [{"section": "forward"}, {"state": RankState.DEAF}],
-    ids=["all compile", "all hold the GIL"],
+    "busy", [{"section": "forward"}, {"state": RankState.DEAF}], ids=["all compile", "all hold the GIL"]
 )
 def test_ranks_that_are_all_busy_are_not_reported_before_half_of_their_limit(busy: dict[str, object]) -> None:
     same = {"sequence": 8, "waits_in": "", **busy}

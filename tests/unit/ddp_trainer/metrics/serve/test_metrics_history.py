@@ -142,13 +142,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
     assert (left["times"][0], left["times"][-1]) == (document["times"][0], document["times"][-1])
     packed = list(lines(left))
     assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in packed)
-    log = [
-        "step 1",
-        *lines({"version": 1, "times": [], "series": []}),
-        "again",
-        *packed,
-        "Restarts: none.",
-    ]
+    log = ["step 1", *lines({"version": 1, "times": [], "series": []}), "again", *packed, "Restarts: none."]
     found = metrics_parser.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
