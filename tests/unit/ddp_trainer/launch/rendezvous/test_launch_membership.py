@@ -1,3 +1,5 @@
+"""Membership of a run: when groups form, stop and end."""
+
 from __future__ import annotations
 
 from ddp_trainer.launch.failures import EARLY_EXIT

@@ -1,4 +1,4 @@
-"""The store is restarted with empty memory; the agents are what it can learn from."""
+"""A store that was restarted with empty memory, and learns from the agents."""
 
 from __future__ import annotations
 
