@@ -84,14 +84,12 @@ def test_a_group_begins_the_beat_and_its_end_ends_it(cells: memoryview[float]) -
         watcher.stop()
 
 
-def test_a_group_of_one_rank_has_no_heartbeat(cells: memoryview[float]) -> None:
+def test_a_group_of_one_rank_and_a_fork_write_no_heartbeat(
+    cells: memoryview[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, _ = followed()
     module._update_default_pg(Group(1))
     assert cells[heartbeat_page.HAS_GROUP] == 0
-
-
-def test_a_fork_leaves_the_page_to_its_parent(cells: memoryview[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _ = followed()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     module._update_default_pg(Group(2))
     assert cells[heartbeat_page.HAS_GROUP] == 0

@@ -147,11 +147,8 @@ def test_slow_steps_and_pauses_delay_the_report() -> None:
 
 def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
     assert warm(2.0).report_after_seconds(SCRIPT) == 1.0
-
-
-@pytest.mark.parametrize("section", [Section.EVALUATION, Section.CHECKPOINT])
-def test_what_takes_long_by_nature_is_reported_at_half_of_its_limit(section: str) -> None:
-    assert warm().report_after_seconds(section) == FLOORS[section] / 2
+    for section in (Section.EVALUATION, Section.CHECKPOINT):
+        assert warm().report_after_seconds(section) == FLOORS[section] / 2
 
 
 NODES = ("a", "b")

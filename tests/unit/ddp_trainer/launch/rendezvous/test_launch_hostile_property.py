@@ -105,14 +105,12 @@ def test_no_messages_of_a_stranger_end_block_or_outlive_an_honest_run(
     honest = run.joined(0, 1)
     for peer, step in steps:
         take(run, honest, peer, step)
-        assert [agent.runs for agent in honest] == [1, 1]
-        assert [agent.asked_to_stop for agent in honest] == [None, None]
+        assert [(agent.runs, agent.asked_to_stop) for agent in honest] == [(1, None)] * 2
     for agent in honest:
         agent.succeed()
     for agent in honest:
-        over = agent.last
-        assert isinstance(over, messages.Over)
-        assert (over.verdict, over.exit_code) == (messages.Verdict.SUCCEEDED, 0)
+        assert isinstance(agent.last, messages.Over)
+        assert (agent.last.verdict, agent.last.exit_code) == (messages.Verdict.SUCCEEDED, 0)
         agent.leave()
     assert run.membership.end.has_parted
 
