@@ -37,17 +37,22 @@ for number, line in enumerate(sys.stdin, start=1):
 """
 
 
+def rank_variables(directory: Path, rank: int = 0, *, local: int | None = None, of: int = 1) -> dict[str, str]:
+    """Return the environment of a rank that records metrics, in a pod of ``of`` ranks."""
+    values = {"RANK": rank, "LOCAL_RANK": rank if local is None else local, "LOCAL_WORLD_SIZE": of}
+    return {name: str(value) for name, value in {**values, "DDP_METRICS_DIR": directory}.items()}
+
+
 class Rank:
     """A rank that steps on command."""
 
     def __init__(self, directory: Path, rank: int) -> None:
-        values = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK_PROGRAM, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {name: str(value) for name, value in values.items()},
+            env=os.environ | rank_variables(directory, rank, of=4),
         )
 
     def __enter__(self) -> Self:

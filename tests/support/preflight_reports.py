@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.schema import (
     Choice,
     Facts,
+    Finding,
     Gpu,
     Interface,
     KernelLimits,
@@ -17,6 +19,7 @@ from ddp_trainer.preflight.schema import (
     Report,
     Resolution,
     Software,
+    Status,
 )
 
 WHOLE_GPU = Gpu(
@@ -95,3 +98,8 @@ def a_probe(source: int, target: int, purpose: ProbeKind, outcome: Outcome = Out
         outcome=outcome,
     )
     return replace(probe, **changed)
+
+
+def bad(facts: Facts) -> list[Finding]:
+    """Return the warnings and failures that the checks find."""
+    return [finding for finding in run_all_checks(facts) if finding.status in {Status.WARN, Status.FAIL}]

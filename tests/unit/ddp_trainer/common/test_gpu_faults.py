@@ -1,4 +1,4 @@
-"""What messages of CUDA, NCCL and the driver are about, by recorded ones."""
+"""Recorded messages of CUDA, NCCL and the driver: their fault, and the reason that the launcher reports."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_mem
 from ddp_trainer.launch import failures
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
-BY_MESSAGE = [pytest.param(sample["message"], sample["is"], id=sample["message"][:60]) for sample in SAMPLES]
+REASONS = {
+    "memory": FailureReason.GPU_OOM,
+    "refusal": FailureReason.PYTHON_EXCEPTION,
+    "peer": FailureReason.COLLECTIVE_ERROR,
+    "nothing": FailureReason.PYTHON_EXCEPTION,
+}
 
 
-@pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
-def test_each_recorded_message_is_what_its_source_says(message: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [pytest.param(sample["message"], sample["is"], id=sample["message"][:60]) for sample in SAMPLES],
+)
+def test_each_recorded_message_has_the_fault_of_its_source_and_a_reason(message: str, kind: str) -> None:
     fault = fault_in(message)
     assert (fault.kind if fault else None) == (kind if kind in list(FaultKind) else None)
     assert is_out_of_gpu_memory(message) is (kind == "memory")
     assert (nccl_config_error(message) is not None) is (kind == "refusal")
-
-
-@pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
-def test_the_launcher_gives_the_reason_of_each_recorded_message(message: str, kind: str) -> None:
-    reasons = {
-        "memory": FailureReason.GPU_OOM,
-        "refusal": FailureReason.PYTHON_EXCEPTION,
-        "peer": FailureReason.COLLECTIVE_ERROR,
-        "nothing": FailureReason.PYTHON_EXCEPTION,
-    }
     name = "DistBackendError: " if "NCCL error" in message else "" if "ValueError" in message else "AcceleratorError: "
     found = failures.reason_of(1, name + message, oom_killed=False)
-    assert found == reasons.get(kind, FailureReason.GPU_FAULT)
+    assert found == REASONS.get(kind, FailureReason.GPU_FAULT)
 
 
 def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is_no_lost_peer() -> None:

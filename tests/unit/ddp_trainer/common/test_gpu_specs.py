@@ -1,4 +1,4 @@
-"""Figures of GPUs by the names that CUDA tells."""
+"""Figures of GPUs by their CUDA names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_no_entry_is_hidden_by_one_before_it(place: int) -> None:
         ("NVIDIA H20", 148), ("NVIDIA H200", 989), ("NVIDIA H800", 989), ("NVIDIA H20-3e", 148),
     ],
 )  # fmt: skip
-def test_names_that_cuda_tells_are_known(name: str, teraflops: float) -> None:
+def test_names_of_cuda_are_known(name: str, teraflops: float) -> None:
     figures = find_gpu_specs(name)
     assert figures
     assert figures.bf16_flops == teraflops * 1e12

@@ -1,4 +1,4 @@
-"""What a layout demands is counted as the trainer counts, and refused in the words of the trainer."""
+"""Constraints of a layout: the plugin counts as the trainer does, and reports the trainer's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layout is arithmetic that three programs must do alike: where a rank stands, and who stands there."""
+"""Layouts: the place of each rank, the rank of each place, and the layout that a world size gets."""
 
 from itertools import product
 from pathlib import Path
@@ -36,10 +36,8 @@ def test_its_text_reads_back_as_itself() -> None:
 
 def test_the_order_of_the_dimensions_is_replicate_pp_shard_tp() -> None:
     layout = Layout(replicate=2, shard=3, tp=5, pp=7)
-    assert layout.rank(Place(tp=1)) == 1
-    assert layout.rank(Place(shard=1)) == 5
-    assert layout.rank(Place(pp=1)) == 15
-    assert layout.rank(Place(replicate=1)) == 105
+    places = Place(tp=1), Place(shard=1), Place(pp=1), Place(replicate=1)
+    assert [layout.rank(place) for place in places] == [1, 5, 15, 105]
 
 
 def test_a_batch_is_divided_among_replicas_and_shards_and_shared_by_the_ranks_of_other_dimensions() -> None:
@@ -67,7 +65,6 @@ def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a
         ("shard=2,shard=2", "'shard=2,shard=2' names shard twice; name it once"),
         ("shard=", "shard= is not a size of a dimension; give a whole number from 1 to 1000000, as shard=2"),
         ("shard=0", "shard=0 is not a size"),
-        ("tp=2.0", "tp=2.0 is not a size"),
         ("tp=two", "tp=two is not a size"),
         ("tp=٣", "tp=٣ is not a size"),
         ("pp=1000001", "pp=1000001 is not a size"),
@@ -75,7 +72,7 @@ def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a
         ("shard=1:", "shard=1: is not a size"),
     ],
 )
-def test_what_is_no_layout_is_told_in_one_sentence(text: str, sentence: str) -> None:
+def test_an_invalid_layout_is_one_sentence(text: str, sentence: str) -> None:
     for parse in (Layout.parse, LayoutRange.parse):
         with pytest.raises(LayoutError) as caught:
             parse(text)
@@ -83,7 +80,7 @@ def test_what_is_no_layout_is_told_in_one_sentence(text: str, sentence: str) -> 
         assert "\n" not in str(caught.value)
 
 
-def test_a_range_that_begins_above_its_end_is_told() -> None:
+def test_a_range_that_begins_above_its_end_is_refused() -> None:
     with pytest.raises(LayoutError, match="replicate=4:2 begins above its end; write replicate=2:4"):
         LayoutRange.parse("replicate=4:2")
     with pytest.raises(LayoutError, match="tp=2:1 begins above its end; write tp=1:2"):
@@ -96,27 +93,17 @@ def test_a_size_is_a_whole_number_of_at_least_one(size: object) -> None:
         Layout(tp=size)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rank", [-1, 8])
-def test_a_rank_outside_of_the_layout_is_told(rank: int) -> None:
-    with pytest.raises(LayoutError, match=f"there is no rank {rank} in shard=8, which has ranks 0 to 7"):
-        Layout(shard=8).place(rank)
-
-
-def test_a_place_outside_of_the_layout_is_told() -> None:
-    with pytest.raises(LayoutError, match="there is no shard 2 in shard=2; shard counts from 0 to 1"):
+def test_a_rank_or_a_place_outside_of_the_layout_is_refused() -> None:
+    for rank in (-1, 8):
+        with pytest.raises(LayoutError, match=f"no rank {rank} in shard=8, which has ranks 0 to 7"):
+            Layout(shard=8).place(rank)
+    with pytest.raises(LayoutError, match="no shard 2 in shard=2; shard counts from 0 to 1"):
         Layout(shard=2).rank(Place(shard=2))
 
 
 @pytest.mark.parametrize(
     ("allowed", "world", "chosen"),
-    [
-        ("replicate=1:4", 3, "replicate=3"),
-        ("replicate=1:4,shard=2", 5, "replicate=2,shard=2"),
-        ("replicate=1:8,shard=1:8", 8, "shard=8"),
-        ("replicate=1:8,shard=1:4,tp=1:2", 8, "shard=4,tp=2"),
-        ("pp=1:4,tp=1:4", 4, "pp=4"),
-        ("replicate=2:3,tp=3:4", 7, "replicate=2,tp=3"),
-    ],
+    [("replicate=1:8,shard=1:4,tp=1:2", 8, "shard=4,tp=2"), ("pp=1:4,tp=1:4", 4, "pp=4")],
 )
 def test_a_range_gives_the_layout_of_most_ranks_then_of_most_shards(allowed: str, world: int, chosen: str) -> None:
     assert str(LayoutRange.parse(allowed).choose(world)) == chosen
@@ -133,14 +120,14 @@ def test_the_choice_is_the_best_of_all_that_are_allowed() -> None:
         assert (chosen.world, chosen.replica) == (best, most)
 
 
-def test_a_range_of_too_many_kinds_of_replica_is_told() -> None:
+def test_a_range_of_too_many_kinds_of_replica_is_refused() -> None:
     LayoutRange.parse("replicate=1:1000000,shard=1:4096")
     with pytest.raises(LayoutError) as caught:
         LayoutRange.parse("shard=1:4097")
     assert str(caught.value).startswith("shard=1:4097 allows 4097 kinds of replica; narrow shard, ")
 
 
-def test_too_few_ranks_for_the_smallest_are_told() -> None:
+def test_too_few_ranks_for_the_smallest_layout_are_refused() -> None:
     with pytest.raises(LayoutError) as ranged:
         LayoutRange.parse("replicate=1:4,shard=4").choose(3)
     assert str(ranged.value) == (
@@ -149,9 +136,7 @@ def test_too_few_ranks_for_the_smallest_are_told() -> None:
     )
     with pytest.raises(LayoutError) as fixed:
         LayoutRange.parse("shard=4").choose(1)
-    assert str(fixed.value) == (
-        "shard=4 takes 4 ranks, and there is 1; give the job more ranks, or allow a smaller layout"
-    )
+    assert str(fixed.value).startswith("shard=4 takes 4 ranks, and there is 1; give the job more ranks")
 
 
 @given(

@@ -17,4 +17,4 @@ def test_the_start_of_a_process_is_in_the_past() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     # The kernel counts the start in hundredths of a second.
-    assert before - 0.05 <= float(os.read(read, 99)) <= time.time() + 0.05, "a fork has a start of its own"
+    assert before - 0.05 <= float(os.read(read, 99)) <= time.time() + 0.05, "a fork has its own start"

@@ -1,4 +1,4 @@
-"""Secrets in objects of Kubernetes, specifications and reports: what is hidden, and what stays."""
+"""Redaction of Kubernetes objects, specifications and reports."""
 
 from __future__ import annotations
 
@@ -59,15 +59,12 @@ def test_a_flag_of_a_secret_hides_the_item_after_it_and_no_other() -> None:
 
 
 def test_keys_of_kubeconfigs_and_registries_are_hidden() -> None:
-    found = redact_object(
-        {
-            "users": [{"user": {"client-key-data": "battery", "token": "battery"}}],
-            "auths": {"registry.example.com": {"auth": "battery", "identitytoken": "battery"}},
-            "volumes": [{"secret": {"secretName": "hub"}}],
-        }
-    )
+    users = [{"user": {"client-key-data": "battery", "token": "battery"}}]
+    auths = {"registry.example.com": {"auth": "battery", "identitytoken": "battery"}}
+    volumes = [{"secret": {"secretName": "hub"}}]
+    found = redact_object({"users": users, "auths": auths, "volumes": volumes})
     assert "battery" not in json.dumps(found)
-    assert found["volumes"] == [{"secret": {"secretName": "hub"}}]
+    assert found["volumes"] == volumes
 
 
 def test_a_name_that_only_sounds_secret_keeps_its_value() -> None:

@@ -1,4 +1,4 @@
-"""Secrets leave neither texts nor objects, whatever stands around them, and harmless words stay."""
+"""Redaction of texts: secrets are hidden in any surroundings, and harmless words stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons of failures by exit code, message, stderr and kernel counters, and the one that caused the others."""
+"""Reasons of failures by exit code, message, stderr and kernel counters, and the failure that caused the others."""
 
 from __future__ import annotations
 
@@ -26,18 +26,14 @@ class TestEvidence:
             (137, "", False, FailureReason.SIGKILL),
             (137, "", True, FailureReason.HOST_OOM),
             (139, "", False, FailureReason.SIGSEGV),
-            (134, "whatever", False, FailureReason.SIGABRT),
             (143, "", False, FailureReason.SIGTERM),
-            (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to", False, FailureReason.GPU_OOM),
             (1, "MemoryError: ", False, FailureReason.HOST_OOM),
             (1, "ModuleNotFoundError: No module named 'x'", False, FailureReason.IMPORT_ERROR),
             (1, "RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by peer", False, "collective_error"),
-            (1, "torch.distributed.DistBackendError: NCCL error in: x", False, FailureReason.COLLECTIVE_ERROR),
             (1, "DistStoreError: Timed out after 61 seconds", False, FailureReason.COLLECTIVE_TIMEOUT),
             (1, "RuntimeError: Gloo connect Timeout", False, FailureReason.COLLECTIVE_TIMEOUT),
             (1, "ValueError: no", False, FailureReason.PYTHON_EXCEPTION),
             (5, "", False, FailureReason.OTHER),
-            (200, "", False, FailureReason.OTHER),
         ],
     )
     def test_codes_and_messages_have_reasons(self, code: int, message: str, oom_killed: bool, reason: str) -> None:
@@ -83,12 +79,6 @@ def test_the_crash_of_a_launcher_is_not_called_a_failure_of_its_rank() -> None:
     assert failures.final_message(Finish(93, failure=failure)) == f"{message}, on worker-0."
 
 
-LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
-Original Traceback (most recent call last):
-  File "/x/worker.py", line 350, in _worker_loop
-    data = fetcher.fetch(index)
-RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device
-"""
 SPAWN = """torch.multiprocessing.spawn.ProcessRaisedException:
 
 -- Process 1 terminated with the following error:
@@ -103,9 +93,7 @@ of message
 @pytest.mark.parametrize(
     ("message", "innermost"),
     [
-        (LOADER, LOADER.splitlines()[-1]),
-        (SPAWN, "ValueError: two lines\nof message"),
-        (f"RemoteError: in a pool\n{LOADER}\n{SPAWN}", "ValueError: two lines\nof message"),
+        (f"RemoteError: in a pool\n{SPAWN.replace('two', '2')}\n{SPAWN}", "ValueError: two lines\nof message"),
         ("KeyError: 'w'", "KeyError: 'w'"),
         ("RuntimeError: see Traceback (most recent call last):\n  cut off", None),
     ],
@@ -121,18 +109,13 @@ TERMINATE = 'terminate called\n  what():  boom\nFatal Python error: Aborted\n\n 
 
 
 def ended(exit_code: int, stderr: str) -> Failure:
-    builder = FailureBuilder("worker-0", {}, lambda *_: Path("/nonexistent"), lambda _: stderr)
-    return builder.ended(None, 0, exit_code)
+    return FailureBuilder("worker-0", {}, lambda *_: Path("/none"), lambda _: stderr).ended(None, 0, exit_code)
 
 
 @pytest.mark.parametrize(
     ("stderr", "reason", "begins"),
     [
-        (
-            TIMEOUT,
-            FailureReason.COLLECTIVE_TIMEOUT,
-            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808",
-        ),
+        (TIMEOUT, FailureReason.COLLECTIVE_TIMEOUT, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum"),
         (CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
         (TIMEOUT + CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
         ("double free or corruption (out)\n", FailureReason.SIGABRT, "died of SIGABRT: double free or"),
@@ -148,15 +131,12 @@ def test_an_abort_has_the_reason_that_stderr_gives(stderr: str, reason: FailureR
     assert failure.exit_code == 134
 
 
-def test_stderr_counts_for_an_abort_alone() -> None:
+def test_stderr_counts_for_an_abort_only_and_a_timeout_there_is_a_consequence() -> None:
     assert ended(139, TIMEOUT).reason == FailureReason.SIGSEGV
-
-
-def test_a_timeout_is_a_consequence_of_what_another_rank_died_of() -> None:
     assert failures.reason_of(134, "", oom_killed=False, aborted=failures.abort_in(TIMEOUT)) in failures.CONSEQUENCES
 
 
-def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
+def test_the_tail_holds_the_newest_lines_at_the_end() -> None:
     pump, tail = LogForwarder(), deque[bytes](maxlen=TAIL_LINES)
     sink = pump.add(console=None, prefix=Prefix("", 0), file=None, tail=tail)
     os.write(sink, b"".join(b"line %d\n" % number for number in range(2 * TAIL_LINES)) + b"x" * 5000 + b"\n")
@@ -168,13 +148,11 @@ def test_what_was_written_before_the_end_is_there_at_the_end() -> None:
     pump.close()
 
 
-def test_a_console_that_blocks_does_not_hold_up_whoever_asks() -> None:
+def test_a_blocked_console_does_not_delay_the_caller() -> None:
     read, write = os.pipe()
     pump, tail = LogForwarder(), deque[bytes](maxlen=TAIL_LINES)
     sink = pump.add(console=write, prefix=Prefix("", 0), file=None, tail=tail)
-    written = 0
-    for _ in range(3):  # more than the console's pipe holds
-        written += os.write(sink, b"y" * 60_000 + b"\n")
+    written = sum(os.write(sink, b"y" * 60_000 + b"\n") for _ in range(3))  # more than the console's pipe holds
     began = time.monotonic()
     pump.catch_up(0.2)
     assert time.monotonic() - began < 30

@@ -1,4 +1,4 @@
-"""What ``ddp-launch`` makes of its flags before it runs an agent."""
+"""Crash records of ``ddp-launch``, by its flags."""
 
 from __future__ import annotations
 

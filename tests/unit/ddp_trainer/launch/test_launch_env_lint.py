@@ -1,4 +1,4 @@
-"""The rules of lint, applied where a run starts."""
+"""Lint rules at the start of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ddp_trainer.launch.env_lint import lint_environment
 
 
-def said(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
+def rules_of(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
     for device in devices:
         (tmp_path / device).mkdir(exist_ok=True)
     return [line.partition(":")[0] for line in lint_environment(environ, nodes=2, nproc=2, rdma=tmp_path)]
@@ -19,12 +19,12 @@ def said(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
 
 def test_interfaces_and_devices_of_this_node_are_looked_at(tmp_path: Path) -> None:
     missing = {"GLOO_SOCKET_IFNAME": "none0", "NCCL_IB_HCA": "=mlx5_7"}
-    assert said(tmp_path, missing, "mlx5_0") == ["error N48", "error T19"]
-    assert said(tmp_path, {"NCCL_IB_HCA": "=mlx5_0"}, "mlx5_0") == []
+    assert rules_of(tmp_path, missing, "mlx5_0") == ["error N48", "error T19"]
+    assert rules_of(tmp_path, {"NCCL_IB_HCA": "=mlx5_0"}, "mlx5_0") == []
 
 
-def test_rdma_that_is_asked_for_and_not_there_is_an_error_even_without_the_kernels_list(tmp_path: Path) -> None:
-    assert said(tmp_path / "none", {"NCCL_NET": "IB"}) == ["error N47"]
+def test_requested_rdma_that_is_missing_is_an_error_even_without_the_kernels_list(tmp_path: Path) -> None:
+    assert rules_of(tmp_path / "none", {"NCCL_NET": "IB"}) == ["error N47"]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_the_loopback_is_wrong_between_machines(
 
 def test_rules_can_be_left_out(tmp_path: Path) -> None:
     environ = {"TORCH_DISTRIBUTED_DEBUG": "x"}
-    assert said(tmp_path, environ) == ["error T20"]
-    assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "T20,N10"}) == []
-    assert said(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
+    assert rules_of(tmp_path, environ) == ["error T20"]
+    assert rules_of(tmp_path, environ | {"DDP_LINT_IGNORE": "T20,N10"}) == []
+    assert rules_of(tmp_path, environ | {"DDP_LINT_IGNORE": "all"}) == []
 
 
 def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
@@ -62,7 +62,7 @@ def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
 
 
 @pytest.mark.parametrize(("flags", "count"), [([], 1), (["--no-lint"], 0)])
-def test_a_start_says_one_line_per_finding_and_goes_on(flags: list[str], count: int) -> None:
+def test_a_start_prints_one_line_per_finding_and_continues(flags: list[str], count: int) -> None:
     words = [*flags, "--nproc-per-node", "1", "--no-python", "true"]
     done = subprocess.run(
         [sys.executable, "-m", "ddp_trainer", "launch", *words],

@@ -1,4 +1,4 @@
-"""The preflight of an agent's own joining, and which one's end counts: by real processes of a real preflight."""
+"""The preflight of a joining node, with real processes: which result counts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ AGENT = """
 import asyncio, os, pathlib, sys
 from ddp_trainer.launch.agent import node_checks
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.agent.agent_state import Limits
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.endpoint import reserve_port
 from ddp_trainer.launch.protocol.generation import Generation, Node
@@ -40,9 +39,8 @@ async def main():
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
     held = node_checks.JoinPreflight(core, preflight, lambda _: {}, print, lambda _: None)
     with reserve_port() as port:
-        group = Generation(
-            number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.getsockname()[1]
-        )
+        port = port.getsockname()[1]
+        group = Generation(number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port)
         # The other node never comes.
         ask = RunPreflight(number=1, names=("other", "own"), place=place_of(group, own.token))
         {body}
@@ -52,13 +50,12 @@ asyncio.run(main())
 
 
 def sent(tmp_path: Path, body: str) -> str:
-    """What an agent says to the store that is asked so."""
+    """Return the messages of an agent to its store."""
     command = [sys.executable, "-c", AGENT.replace("{body}", body.strip()), str(tmp_path)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=os.environ)
-    return done.stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=os.environ).stdout
 
 
-def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_that_of_the_next(tmp_path: Path) -> None:
+def test_the_result_of_a_preflight_for_an_earlier_store_does_not_count_for_the_next(tmp_path: Path) -> None:
     body = """
         held.on_message(ask)
         held.on_message(ask)  # of a store that was restarted, and numbers from one
@@ -70,7 +67,7 @@ def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_th
     assert sent(tmp_path, body) == "one has ended\n"
 
 
-def test_one_that_does_not_end_by_itself_is_ended_and_counts_as_not_fit(tmp_path: Path) -> None:
+def test_a_preflight_that_does_not_end_is_killed_and_the_node_is_not_fit(tmp_path: Path) -> None:
     body = """
         node_checks.LONGEST_SECONDS = 0.1
         held.on_message(ask)

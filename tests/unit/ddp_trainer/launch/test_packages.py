@@ -1,4 +1,4 @@
-"""Packages that an init container installs, with the pip of the image, for the launcher and its workers."""
+"""Packages that an init container installs with the image's pip, for the launcher and its workers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ SHOW = "import greeting, subprocess; print('worker', greeting.__file__); subproc
 
 def wheel(folder: Path, name: str, *requires: str) -> None:
     """Write a wheel with one module and one program."""
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(
-        f"Requires-Dist: {requirement}\n" for requirement in requires
-    )
+    dependencies = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{dependencies}"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
         file.writestr(f"{name}.py", "def main():\n    print('greeted')\n")
         file.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
@@ -27,7 +26,7 @@ def wheel(folder: Path, name: str, *requires: str) -> None:
 
 
 def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ``ddp_trainer`` with the variables of a pod; an index of packages is a folder."""
+    """Run a command of ``ddp_trainer`` with the variables of a pod, and a folder as the package index."""
     variables: dict[str, str] = {Env.PACKAGES: str(folder / "packages"), Env.REQUIREMENTS: requirements}
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PATH": os.defpath, "HOME": str(folder)}
     paths = os.pathsep.join(path for path in sys.path if not path.endswith("-packages"))
@@ -37,7 +36,7 @@ def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedPro
 
 
 def test_packages_and_their_programs_are_installed_unless_the_image_has_them(tmp_path: Path) -> None:
-    wheel(tmp_path, "greeting", "torch")  # no folder has a torch: the one of this Python satisfies it
+    wheel(tmp_path, "greeting", "torch")  # the torch of this Python satisfies it, since the folder has none
     installed = run(tmp_path, "greeting==1.0", "install")
     assert installed.returncode == 0, installed.stderr
     (tmp_path / "show.py").write_text(SHOW)

@@ -1,4 +1,4 @@
-"""The parent that starts a crashed launcher again, as a process whose launcher is a function of the test."""
+"""The parent that restarts a crashed launcher, with a launcher that is a function of the test."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ JOINED = "record.write(LauncherRecord(run_id='r', has_joined=True, crashes=crash
 
 
 def run(folder: Path, *body: str) -> subprocess.CompletedProcess[str]:
-    """Run the parent until it ends, with the statements of its launcher."""
+    """Run the parent until it ends, with these statements in its launcher."""
     environ = {Env.RUN_DIR: str(folder), Env.RUN_ID: "r", Env.RESTART_IN_PLACE: "1"}
-    program = PROGRAM.replace("{body}", "\n    ".join(body))
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", PROGRAM.replace("{body}", "\n    ".join(body))]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -60,8 +59,7 @@ def test_a_signal_that_the_launcher_may_handle_is_forwarded_to_it(tmp_path: Path
 
 
 def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_next_one(tmp_path: Path) -> None:
-    marker = tmp_path / "pid"
-    marker_line = f"marker = pathlib.Path({str(marker)!r})"
+    marker_line = f"marker = pathlib.Path({str(tmp_path / 'pid')!r})"
     check = "if crashes: return int(os.path.exists('/proc/' + marker.read_text()))"
     orphan = "marker.write_text(str(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid))"
     assert run(tmp_path, marker_line, check, orphan, JOINED, "os.kill(os.getpid(), signal.SIGKILL)").returncode == 0
@@ -71,8 +69,8 @@ def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_ne
 def test_a_container_that_died_with_its_launcher_is_a_crash_of_its_run(
     tmp_path: Path, run_id: str, crashes: int
 ) -> None:
-    of_before = LauncherRecordFile({Env.RUN_DIR: str(tmp_path), Env.RUN_ID: run_id})
-    of_before.write(LauncherRecord(run_id=run_id, has_joined=True, crashes=2))
+    earlier = LauncherRecord(run_id=run_id, has_joined=True, crashes=2)
+    LauncherRecordFile({Env.RUN_DIR: str(tmp_path), Env.RUN_ID: run_id}).write(earlier)
     assert run(tmp_path, "return crashes").returncode == crashes
 
 

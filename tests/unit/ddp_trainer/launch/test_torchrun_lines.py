@@ -44,7 +44,7 @@ VALUES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
-    """What a launcher makes of a command line."""
+    """Settings of a launcher that are read from a command line."""
 
     nodes: tuple[int, int]
     workers: int
@@ -53,7 +53,7 @@ class Meaning:
     run_id: str
     """Empty if the line names none."""
     node_rank: int | None
-    """None where the rendezvous numbers the nodes."""
+    """Rank of the node; absent if the rendezvous assigns the ranks."""
     meet_at: tuple[str, int] | None
     """Host and port of the rendezvous; None for one node whose port is not named."""
     command: tuple[str, ...]
@@ -85,7 +85,7 @@ def provide(arguments: argparse.Namespace) -> None:
 
 
 def of_torchrun(module: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Meaning:
-    """Let torch's own launcher read the line up to the start of its agent."""
+    """Return the settings of torch's launcher at the start of its agent."""
     seen: list[tuple[LaunchConfig, tuple[str, ...]]] = []
 
     def launch(config: LaunchConfig, entrypoint: str) -> Any:

@@ -1,4 +1,4 @@
-"""A torchrun in the user's own command, which reaches the launcher only if the job says so."""
+"""A torchrun in the user's command, which starts the launcher only if the job enables this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 
-#: One write: the ranks share a pipe, and what starts without Python is not the launcher's to buffer.
+#: One write, since the ranks share a pipe, and the launcher does not buffer programs without Python.
 SHOW = """
 import os, sys
 os.write(1, f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} {sys.argv[1:]}\\n".encode())
@@ -42,5 +42,5 @@ def test_it_becomes_its_program_as_a_rank_of_the_job(tmp_path: Path, program: st
 def test_without_the_key_it_is_the_images_own_and_a_wrong_program_gets_a_sentence(tmp_path: Path) -> None:
     assert "torchrun: not found" in launched(tmp_path, "torchrun show.py").stderr
     wrong = launched(tmp_path, "torchrun gone.py", **{Env.TORCHRUN_SHIM: "1"}).stderr
-    assert "There is no script 'gone.py'" in wrong
+    assert "no script 'gone.py'" in wrong
     assert "Traceback" not in wrong

@@ -1,8 +1,7 @@
-"""Attaching: by the environment, silently where there is none, and never at the cost of the training."""
+"""Attachment of recorders: by the environment, and without harm to the training."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -19,15 +18,16 @@ from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_bo
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import FormedGroup, NoopAgentRecorder, NoopRankRecorder
+from tests.support.metrics_processes import rank_variables
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def environment(directory: Path, **more: str) -> Mapping[str, str]:
-    return {Env.METRICS_DIR: str(directory), "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"} | more
+    return rank_variables(directory, 5, local=1, of=4) | more
 
 
-def test_without_a_directory_nobody_is_told() -> None:
+def test_without_a_directory_nothing_is_recorded() -> None:
     assert isinstance(attach.rank_recorder({}), NoopRankRecorder)
     assert isinstance(attach.rank_recorder({Env.METRICS_DIR: ""}), NoopRankRecorder)
     assert isinstance(attach.agent_recorder(None, {}), NoopAgentRecorder)
@@ -46,7 +46,7 @@ def test_a_rank_started_by_hand_is_rank_0_of_one(tmp_path: Path) -> None:
     assert identity == {"rank": 0, "local_rank": 0, "node_rank": 0, "run_id": "", "local_world_size": 1}
 
 
-def test_a_rank_that_is_started_again_goes_on_and_keeps_its_device(tmp_path: Path) -> None:
+def test_a_restarted_rank_continues_and_keeps_its_device(tmp_path: Path) -> None:
     first = attach.rank_recorder(environment(tmp_path))
     first.identity(rank=5, local_rank=1, world_size=8, backend="nccl", device="H100")
     first.step(*ONE_STEP)
@@ -76,7 +76,7 @@ def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_launcher_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
+def test_a_restarted_launcher_continues_to_count(tmp_path: Path) -> None:
     group = FormedGroup(2.0, 1, size=4, nodes=2, nodes_desired=2)
     attach.agent_recorder(tmp_path, {}).group_formed(group)
     attach.agent_recorder(tmp_path, {}).group_formed(group._replace(seconds=3.0, generation=2))
@@ -104,28 +104,20 @@ def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str, variables: dict[str, str]
 ) -> None:
     (tmp_path / "file").touch()
-    warning = environment(tmp_path / folder, **variables)
-    with caplog.at_level(logging.WARNING):
-        recorder = attach.rank_recorder(warning)
-    recorder.step(*ONE_STEP)
+    broken = environment(tmp_path / folder, **variables)
+    attach.rank_recorder(broken).step(*ONE_STEP)
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"metrics are off for this rank: no board in {warning[Env.METRICS_DIR]} (")
+    assert record.getMessage().startswith(f"metrics are off for this rank: no board in {broken[Env.METRICS_DIR]} (")
     assert "\n" not in record.getMessage()
 
 
 def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command, environ = [sys.executable, "-c", code], os.environ | environment
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_a_child_of_a_rank_does_not_take_its_board(tmp_path: Path) -> None:
-    """A data loader's worker that imports the training script again must not become the rank."""
+    """A worker of a data loader that imports the training script must not become the rank."""
     environ = environment(tmp_path)
     attach.rank_recorder(environ)
     done = run("from ddp_trainer.metrics import attach; print(type(attach.rank_recorder()).__name__)", environ)
@@ -142,8 +134,7 @@ def test_no_space_for_a_board_is_a_warning_and_not_a_bus_error(tmp_path: Path) -
     done = run(code, environment(tmp_path))
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert done.stderr.startswith("metrics are off for this rank: no board in ")
-    assert done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert (done.stderr.count("\n"), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_attaching_imports_neither_torch_nor_prometheus_client() -> None:

@@ -1,10 +1,10 @@
-"""What an address or endpoint is, by its text."""
+"""Addresses by their text, and those of this machine."""
 
 from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.net.addresses import is_address, is_local_address
+from ddp_trainer.net.addresses import is_address
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,3 @@ from ddp_trainer.net.addresses import is_address, is_local_address
 )
 def test_an_address_needs_no_resolver(text: str, expected: bool) -> None:
     assert is_address(text) is expected
-
-
-@pytest.mark.parametrize(("address", "is_local"), [("127.0.0.9", True), ("::1", True), ("192.0.2.1", False)])
-def test_an_own_address_can_be_bound_to(address: str, is_local: bool) -> None:
-    assert is_local_address(address) is is_local

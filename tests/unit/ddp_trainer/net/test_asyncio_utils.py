@@ -1,4 +1,4 @@
-"""A loop that is about to end has nothing to say about signals."""
+"""Event loops that close: no message about a late signal or a broken connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.exit({run}(main()))
 
 
 @pytest.mark.parametrize(("run", "is_silent"), [("event_loop.run", True), ("asyncio.run", False)])
-def test_a_signal_that_comes_while_the_loop_closes_is_not_spoken_of(run: str, is_silent: bool) -> None:
+def test_a_signal_that_comes_while_the_loop_closes_is_not_reported(run: str, is_silent: bool) -> None:
     program = PROGRAM.replace("{run}", run)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 3
@@ -61,16 +61,12 @@ def test_what_is_run_gets_its_signals_and_its_errors_out() -> None:
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with RST
 
 
-async def _hang_up(writer: asyncio.StreamWriter) -> None:
-    await asyncio_utils.hang_up(writer)
-
-
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize(("close", "is_silent"), [(_hang_up, True), (_close, False)])
-def test_a_connection_that_broke_is_not_spoken_of(
+@pytest.mark.parametrize(("close", "is_silent"), [(asyncio_utils.hang_up, True), (_close, False)])
+def test_a_connection_that_broke_is_not_reported(
     monkeypatch: pytest.MonkeyPatch, close: Callable[[asyncio.StreamWriter], Awaitable[None]], *, is_silent: bool
 ) -> None:
     # What is collected together is finalized in any order: here as if the protocol came last, which hides it else.

@@ -1,4 +1,4 @@
-"""Limits of listeners: counted by themselves, and with real sockets."""
+"""Limits of a listener: their arithmetic, and servers with real sockets."""
 
 from __future__ import annotations
 
@@ -25,19 +25,7 @@ from ddp_trainer.net.limited_server import (
 
 
 @pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:0:1::7", "2001:db8:0:1::/64"),
-        ("2001:db8:0:1:ffff::8", "2001:db8:0:1::/64"),
-        ("fe80::7%eth0", "fe80::7"),
-        ("127.0.0.1", ""),
-        ("127.9.9.9", ""),
-        ("::1", ""),
-        ("::ffff:127.0.0.1", ""),
-        ("", ""),
-    ],
+    ("address", "client"), [("192.0.2.7", "192.0.2.7"), ("::1", ""), ("::ffff:127.0.0.1", ""), ("", "")]
 )
 def test_connections_count_by_the_host_that_they_come_from(address: str, client: str) -> None:
     assert client_of(address) == client
@@ -89,11 +77,8 @@ def test_a_log_writes_its_lines_a_minute_and_then_what_it_left_out() -> None:
     assert lines == ["line 0", "line 1", "line 2"]
     now += WINDOW_SECONDS
     log.write("later")
-    assert len(lines) == 5
-    assert lines[3].startswith("97 ")
-    assert lines[4] == "later"
-    log.flush()
-    assert len(lines) == 5  # nothing was left out since
+    log.flush()  # nothing was left out since
+    assert (len(lines), lines[3].split()[0], lines[4]) == (5, "97", "later")
 
 
 BUFFER_BYTES = 4096
@@ -102,7 +87,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def echo_lines(connection: Connection) -> None:
-    """Answer every line with itself; a peer that says ``member`` is kept."""
+    """Answer every line with itself, and keep a peer that sends ``member``."""
     while True:
         line = await connection.reader.readuntil(b"\n")
         connection.is_kept = connection.is_kept or line == b"member\n"
@@ -118,14 +103,12 @@ class Listening:
         self.lines = lines
         self._clients: list[asyncio.StreamWriter] = []
 
-    async def connect(self, client: socket.socket | None = None) -> Peer:
-        """A client of it, by a socket that may be connected already."""
-        peer = await (asyncio.open_connection(sock=client) if client else asyncio.open_connection(*self.address))
+    async def connect(self) -> Peer:
+        peer = await asyncio.open_connection(*self.address)
         self._clients.append(peer[1])
         return peer
 
     async def leave(self) -> None:
-        """All clients have gone."""
         for writer in self._clients:
             writer.transport.abort()
             with contextlib.suppress(OSError):
@@ -133,35 +116,22 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(
-    serve: Serve = echo_lines,
-    *,
-    total: int = 8,
-    per_address: int = 8,
-    host: str = "127.0.0.1",
-    lines_per_minute: int = 3,
-) -> AsyncIterator[Listening]:
+async def listening(serve: Serve = echo_lines, *, total: int = 8) -> AsyncIterator[Listening]:
     lines: list[str] = []
-    listener = socket.create_server((host, 0))
-    server = LimitedServer(
-        listener,
-        serve,
-        limits=ConnectionLimits(total=total, per_address=per_address),
-        log=RateLimitedLog(lines_per_minute=lines_per_minute, write=lines.append),
-        buffer_bytes=BUFFER_BYTES,
-    )
-    address = listener.getsockname()
+    listener = socket.create_server(("127.0.0.1", 0))
+    limits, log = ConnectionLimits(total=total, per_address=8), RateLimitedLog(lines_per_minute=3, write=lines.append)
+    server = LimitedServer(listener, serve, limits=limits, log=log, buffer_bytes=BUFFER_BYTES)
     server.start()
     async with asyncio.timeout(60):
-        here = Listening(server, address, lines)
+        here = Listening(server, listener.getsockname(), lines)
         yield here
         await server.close()
         await here.leave()
     assert len(server._open) == 0
 
 
-async def said(connection: Peer, line: bytes) -> bytes:
-    """What comes back for a line; nothing where the connection was closed."""
+async def exchange(connection: Peer, line: bytes) -> bytes:
+    """Send a line and return the answer; empty if the server has closed the connection."""
     reader, writer = connection
     try:
         writer.write(line)
@@ -180,10 +150,10 @@ async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines
     async with listening(total=2) as here:
         members = [await here.connect() for _ in range(2)]
         for peer in members:
-            assert await said(peer, b"member\n") == b"member\n"
+            assert await exchange(peer, b"member\n") == b"member\n"
         for _ in range(50):
             await closed(await here.connect())
-        assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
+        assert [await exchange(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
         assert len(here.lines) == 3
     assert "47" in here.lines[-1]  # those that were left out are counted
 
@@ -222,17 +192,16 @@ async def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_conne
         bad = await here.connect()
         bad[1].write(b"fail\n")
         await closed(bad)
-        assert await said(await here.connect(), b"hi\n") == b"well\n"
+        assert await exchange(await here.connect(), b"hi\n") == b"well\n"
         (line,) = here.lines
-        assert "127.0.0.1" in line
-        assert "oops" in line
+        assert all(word in line for word in ("127.0.0.1", "oops"))
 
 
 def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with listening(total=16) as here:
             for _ in range(16):
-                assert await said(await here.connect(), b"hi\n") == b"hi\n"
+                assert await exchange(await here.connect(), b"hi\n") == b"hi\n"
             assert len(here.server._open) == 16
         assert here.lines == []
 

@@ -1,4 +1,4 @@
-"""Each check names what is wrong, on the node where it is wrong, and nothing else."""
+"""Each check names the problem and its node, and reports nothing else."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,13 +20,9 @@ from ddp_trainer.preflight.schema import (
     Software,
     Status,
 )
-from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
+from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, bad, ethernet, facts_of
 
 FAIL, WARN = Status.FAIL, Status.WARN
-
-
-def bad(facts: Facts) -> list[Finding]:
-    return [finding for finding in run_all_checks(facts) if finding.status in {Status.WARN, Status.FAIL}]
 
 
 def only(facts: Facts) -> Finding:
@@ -35,7 +31,7 @@ def only(facts: Facts) -> Finding:
 
 
 def second(**changed: object) -> Facts:
-    """Two nodes, of which the second is changed."""
+    """Return the facts of two nodes, with changes to the second."""
     return facts_of(a_report(0), a_report(1, **changed))
 
 
@@ -60,7 +56,7 @@ ON_LOOPBACK = Choice(interface="lo", address="127.0.0.1", why="its default")
 
 
 def named(**resolved: Any) -> Facts:
-    """The second node resolves the endpoint's name so."""
+    """Return the facts of two nodes, with this resolution of the endpoint's name on the second."""
     return second(endpoint=Resolution(name="first.example.com", **resolved))
 
 
@@ -80,11 +76,11 @@ WRONG = {
     "a name of loopback": (named(**SELF), "endpoint-name", FAIL, "to this node itself by /etc/hosts (127.0.1.1 first."),
     "a name that leads elsewhere": (named(addresses=("10.9.9.9",)), "endpoint-name", FAIL, "10.9.9.9, elsewhere"),
     "a name that does not lead back": (second(astray={"10.0.0.2": "10.0.0.7"}), "reverse-name", WARN, "to 10.0.0.7"),
-    "IPv6 on one side that nobody would use": (second(**IPV6), "address-family", WARN, "no IPv6 here"),
+    "unused IPv6 on one side": (second(**IPV6), "address-family", WARN, "no IPv6 here"),
     "IPv6 of gloo": (second(**IPV6, gloo=V6_OF_GLOO), "address-family", FAIL, "use IPv4 on node-0, IPv6 on node-1"),
     "longer packets": (second(interfaces=LONG_PACKETS), "mtu", WARN, "of 9000 bytes"),
     "no such interface": (second(gloo=Choice(error="eth9 is none")), "interface", FAIL, "no interface: eth9 is none"),
-    "loopback for NCCL where there is no GPU": (second(nccl=ON_LOOPBACK), "interface", WARN, "127.0.0.1 (lo)"),
+    "loopback for NCCL without a GPU": (second(nccl=ON_LOOPBACK), "interface", WARN, "127.0.0.1 (lo)"),
     "a clock that is ahead": (second(clock=Clock(offset=0.4, uncertainty=0.001)), "clock", WARN, "0.400 s ahead"),
     "a clock that is far behind": (second(clock=Clock(offset=-7, uncertainty=0.001)), "clock", FAIL, "7.000 s behind"),
     "another torch": (second(software=software(torch="2.12.1")), "versions", FAIL, OTHER_TORCH),
@@ -142,7 +138,7 @@ GPU = Gpu(index=0, name="H100", memory_mib=81559, uncorrected_errors=0, needs_re
     [
         ({"local_world_size": 2}, "1 GPUs for 2 workers"),
         ({"gpus": (replace(GPU, name="A100"),)}, "A100 here, H100 on node-0"),
-        ({"gpus": ()}, "there is no libnvidia-ml.so.1 here, so GPUs were not looked at"),
+        ({"gpus": ()}, a_report().gpu_note),
     ],
 )
 def test_what_is_wrong_with_a_gpu_is_named(changed: dict[str, object], message: str) -> None:
@@ -172,7 +168,7 @@ def test_a_node_that_met_nobody_says_why_and_looks_at_itself() -> None:
 
 
 def joined(*members: Report, newcomer: Report, **changed: Any) -> Facts:
-    """Nodes that train, and one that wants to join them, at which they meet."""
+    """Return the facts of nodes that train, and of one that joins them and hosts the exchange."""
     members = tuple(replace(member, is_host=False) for member in members)
     return facts_of(*members, replace(newcomer, is_host=True), newcomer=len(members), **changed)
 
@@ -183,8 +179,8 @@ def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
     assert bad(joined(a_report(0, limits=few_files), newcomer=a_report(1))) == []
     assert only(joined(a_report(0), newcomer=a_report(1, limits=few_files))).node == "node-1"
     finding = only(joined(a_report(0), newcomer=a_report(1, software=old)))
-    assert (finding.status, finding.node) == (Status.FAIL, "node-1")
-    assert finding.message == "torch is 2.12.0 here, 2.13.0 on node-0"
+    expected = (Status.FAIL, "node-1", "torch is 2.12.0 here, 2.13.0 on node-0")
+    assert (finding.status, finding.node, finding.message) == expected
 
 
 def test_a_port_between_a_newcomer_and_a_member_counts_and_one_between_members_does_not() -> None:

@@ -1,4 +1,4 @@
-"""GPUs are read from NVML field by field, by a compiled library with its entry points, and from the kernel's log."""
+"""GPUs as NVML reports them, read from a compiled library with its entry points, and Xids of the kernel's log."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ ReadGpus = Callable[..., GpuInventory]
 EXPECTED = replace(WHOLE_GPU, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6e", pcie_replays=0)
 
 
+FABRIC, CLOCKS = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetCurrentClocksEventReasons"
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return fake_nvml.compiled(tmp_path_factory.mktemp("nvml"))
@@ -30,7 +33,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadGpus:
-    """Ask the library, with these answers of each GPU."""
+    """Read GPUs from the library, which has one table of answers per GPU."""
 
     def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> GpuInventory:
         fake_nvml.answers(tmp_path / "answers", *cards, **system)
@@ -43,39 +46,26 @@ def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_field_of_a_healthy_gpu_is_read(read_gpus: ReadGpus) -> None:
     assert read_gpus(HEALTHY, HEALTHY) == GpuInventory(
-        driver="580.65.06",
-        cuda="13.0",
-        gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0")),
+        driver="580.65.06", cuda="13.0", gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0"))
     )
 
 
 @pytest.mark.parametrize(
     ("answer", "field", "value"),
     [
-        ({"nvmlDeviceGetTotalEccErrors": "4"}, "uncorrected_errors", 4),
         ({"nvmlDeviceGetTotalEccErrors": str(2**64 - 1)}, "uncorrected_errors", 1 << 40),
         ({"nvmlDeviceGetRemappedRows": "0 1 1 0"}, "needs_reset", True),
         ({"nvmlDeviceGetRemappedRows": "0 1 0 1"}, "remap_failed", True),
         ({"nvmlDeviceGetFieldValues:230": "2"}, "recovery_action", "reboot the node"),
         ({"nvmlDeviceGetFieldValues:230": "77"}, "recovery_action", "action 77"),
-        ({"nvmlDeviceGetGpuFabricInfoV": "2 0 0x0"}, "fabric_state", "in progress"),
-        ({"nvmlDeviceGetGpuFabricInfoV": "3 999 0x0"}, "fabric_state", "failed with error 999"),
-        (
-            {"nvmlDeviceGetGpuFabricInfoV": "3 0 0x511"},
-            "fabric_faults",
-            ("degraded bandwidth", "an unhealthy route", "a wrong configuration"),
-        ),
-        ({"nvmlDeviceGetGpuFabricInfoV": "3 0 0x1aa"}, "fabric_faults", ()),
+        ({FABRIC: "2 0 0x0"}, "fabric_state", "in progress"),
+        ({FABRIC: "3 999 0x0"}, "fabric_state", "failed with error 999"),
+        ({FABRIC: "3 0 0x511"}, "fabric_faults", ("degraded bandwidth", "an unhealthy route", "a wrong configuration")),
+        ({FABRIC: "3 0 0x1aa"}, "fabric_faults", ()),
         ({"nvmlDeviceGetNvLinkState": "18 17"}, "nvlinks_up", 17),
         ({"nvmlDeviceGetNvLinkErrorCounter:17 1": "3", "nvmlDeviceGetNvLinkErrorCounter:0 0": "2"}, "nvlink_errors", 5),
-        ({"nvmlDeviceGetCurrPcieLinkGeneration": "1"}, "pcie_generation", 1),
-        ({"nvmlDeviceGetCurrPcieLinkWidth": "8"}, "pcie_width", 8),
-        (
-            {"nvmlDeviceGetCurrentClocksEventReasons": "0x61"},
-            "slowdowns",
-            ("software thermal slowdown", "hardware thermal slowdown"),
-        ),
-        ({"nvmlDeviceGetCurrentClocksEventReasons": "0x5"}, "slowdowns", ()),
+        ({CLOCKS: "0x61"}, "slowdowns", ("software thermal slowdown", "hardware thermal slowdown")),
+        ({CLOCKS: "0x5"}, "slowdowns", ()),
     ],
 )
 def test_each_fault_of_a_gpu_is_read(read_gpus: ReadGpus, answer: dict[str, str], field: str, value: object) -> None:
@@ -177,15 +167,10 @@ def test_a_driver_that_never_answers_is_not_waited_for(read_gpus: ReadGpus, monk
     assert read_gpus({**HEALTHY, "nvmlDeviceGetName": "hang"}).error == "NVML does not answer within 2 s"
 
 
-def test_without_a_driver_one_line_says_so(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "libnvidia-ml.so.1")
-    assert gpus.gpus(nowhere) == GpuInventory(
-        error=f"there is no {nowhere} here, so GPUs were not looked at", has_driver=False
-    )
-
-
-def test_without_the_package_of_the_bindings_one_line_says_so(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_and_a_missing_binding_are_reported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = gpus.gpus("/none/libnvidia-ml.so.1")
+    assert "no /none/libnvidia-ml.so.1 here, so GPUs were not looked at" in absent.error
+    assert absent == GpuInventory(error=absent.error, has_driver=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert read(library) == GpuInventory(
-        error="nvidia-ml-py is not installed, so GPUs were not looked at", has_driver=False
-    )
+    without_package = "nvidia-ml-py is not installed, so GPUs were not looked at"
+    assert read(library) == GpuInventory(error=without_package, has_driver=False)

@@ -1,4 +1,4 @@
-"""The interface that NCCL and gloo would take, by their documented rules."""
+"""The interface that NCCL and gloo select, by their documented rules."""
 
 import pytest
 
@@ -19,7 +19,6 @@ MANY = (
     ("environ", "interface", "address"),
     [
         ({}, "eth0", "10.0.0.5"),
-        ({"NCCL_SOCKET_IFNAME": "eth"}, "eth0", "10.0.0.5"),
         ({"NCCL_SOCKET_IFNAME": "eth1"}, "eth10", "10.1.0.5"),
         ({"NCCL_SOCKET_IFNAME": "=eth10,eth0"}, "eth0", "10.0.0.5"),
         ({"NCCL_SOCKET_IFNAME": "^eth"}, "lo", "127.0.0.1"),
@@ -54,15 +53,11 @@ def test_gloo_takes_the_first_address_of_the_host_name_that_is_here() -> None:
 
 def test_gloo_listens_on_loopback_where_the_host_name_leads_there_or_nowhere() -> None:
     debian = Resolution(name="node", addresses=("127.0.1.1",))
-    assert (
-        interface_selection.gloo(MANY, debian, {}).interface,
-        interface_selection.gloo(MANY, debian, {}).address,
-    ) == ("lo", "127.0.1.1")
+    selected = interface_selection.gloo(MANY, debian, {})
+    assert (selected.interface, selected.address) == ("lo", "127.0.1.1")
     nowhere = interface_selection.gloo(MANY, Resolution(name="node", error="unknown"), {})
-    assert (nowhere.address, nowhere.why) == (
-        "127.0.0.1",
-        "its fallback, because the host name 'node' leads to no address of this machine",
-    )
+    assert nowhere.address == "127.0.0.1"
+    assert nowhere.why == "its fallback, because the host name 'node' leads to no address of this machine"
 
 
 def test_gloo_takes_exact_names_alone() -> None:

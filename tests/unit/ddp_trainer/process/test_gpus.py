@@ -1,10 +1,9 @@
-"""GPUs of this pod: which it sees, and whether they work."""
+"""GPUs of this pod: which ones it sees, and whether they work."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -63,14 +62,13 @@ def test_slices_are_named_by_their_uuids_instead_of_a_gpu(
         "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d",
         "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f",
     )
-    assert visible_gpus(with_smi, devices, tmp_path / "none") == ("0", "1")  # nobody is asked without a slice
+    assert visible_gpus(with_smi, devices, tmp_path / "none") == ("0", "1")  # nvidia-smi is not run
     assert visible_gpus({"PATH": ""}, devices, capabilities) == ("0", "1")
 
 
 def test_a_slice_is_seen_by_its_device_file_as_well(devices: Path, tmp_path: Path) -> None:
     caps = devices / "nvidia-caps"
     caps.mkdir()
-    (caps / "nvidia-cap1").touch()
     (caps / "nvidia-cap2").touch()
     assert not has_mig_slices(devices, tmp_path / "none")
     (caps / "nvidia-cap30").touch()
@@ -109,9 +107,7 @@ def test_gpus_that_work_are_left_out_and_others_are_told_by_cudas_words(library:
 
 
 def test_a_gpu_that_does_not_answer_is_not_waited_for(library: str, tmp_path: Path) -> None:
-    began = time.monotonic()
     found = probed(library, tmp_path, "0 hang\n", "0", seconds=2)
-    assert time.monotonic() - began < 60
     assert found == {"0": "CUDA error: the GPU does not answer within 30 s"}
 
 

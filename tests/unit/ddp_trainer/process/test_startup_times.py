@@ -1,4 +1,4 @@
-"""Phases of a worker's start: they add up from the start of the launcher's process to the end of the first step."""
+"""Phases of a worker's start: they add up from the launcher's start to the end of the first step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MARKS = {StartupPhase.INTERPRETER: 103.25, StartupPhase.IMPORTS: 105.0, StartupP
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests of this process have compiled."""
+    """Hide compilation by other tests of this process."""
     monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
 
 
-def started(process: float, now: float = 110.0) -> StartupTimes:
-    """The start of a process, whose clock stands still."""
-    return StartupTimes(clock=lambda: now, started=lambda: process)
+def started(process: float) -> StartupTimes:
+    """Start-up times of a process that began at this moment, with a fixed clock."""
+    return StartupTimes(clock=lambda: 110.0, started=lambda: process)
 
 
 def seconds(times: StartupTimes, moments: dict[LifecycleEvent, float]) -> dict[StartupPhase, float]:
@@ -36,7 +36,7 @@ def seconds(times: StartupTimes, moments: dict[LifecycleEvent, float]) -> dict[S
 @pytest.mark.parametrize(
     ("process", "formed", "before"),
     [
-        pytest.param(100.5625, None, {"interpreter": 0.5625}, id="workers start at once"),
+        pytest.param(100.5625, None, {"interpreter": 0.5625}, id="workers start immediately"),
         pytest.param(103.0, 102.0, {"interpreter": 0.5, "rendezvous": 2.5}, id="a script waits for its group"),
         pytest.param(103.0, None, {"interpreter": 3.0}, id="no group has formed: the process was slow to start"),
     ],
@@ -68,11 +68,8 @@ def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
 def test_a_phase_that_was_not_reported_belongs_to_the_next() -> None:
     times = started(100.5)
     times.finish(seconds=4.0, data_wait=1.0)
-    assert seconds(times, LAUNCHED) == dict.fromkeys(IN_POD, 0.0) | {
-        StartupPhase.INTERPRETER: 0.5,
-        StartupPhase.FIRST_BATCH: 6.5,
-        StartupPhase.FIRST_STEP: 3.0,
-    }
+    reported = {StartupPhase.INTERPRETER: 0.5, StartupPhase.FIRST_BATCH: 6.5, StartupPhase.FIRST_STEP: 3.0}
+    assert seconds(times, LAUNCHED) == dict.fromkeys(IN_POD, 0.0) | reported
 
 
 def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
@@ -80,8 +77,8 @@ def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
     times.reached(StartupPhase.INTERPRETER, 101.0)
     times.torch_imported()
     times.reached(StartupPhase.FIRST_BATCH)
-    assert seconds(times, LAUNCHED)[StartupPhase.IMPORTS] == 3.0
-    assert seconds(times, LAUNCHED)[StartupPhase.FIRST_BATCH] == 2.0
+    spent = seconds(times, LAUNCHED)
+    assert (spent[StartupPhase.IMPORTS], spent[StartupPhase.FIRST_BATCH]) == (3.0, 2.0)
 
 
 def test_a_later_group_of_the_process_changes_nothing() -> None:
@@ -102,8 +99,8 @@ def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatc
     times.reached(StartupPhase.FIRST_BATCH, 107.0)
     assert StartupPhase.COMPILE not in seconds(times, LAUNCHED), "it may still compile"
     times.finish(3.0, 0.0)
-    assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 1.5
-    assert seconds(times, LAUNCHED)[StartupPhase.FIRST_STEP] == 1.5
+    found = seconds(times, LAUNCHED)
+    assert (found[StartupPhase.COMPILE], found[StartupPhase.FIRST_STEP]) == (1.5, 1.5)
 
 
 def test_torch_counts_the_compilation_under_the_names_that_are_read() -> None:

@@ -1,4 +1,4 @@
-"""What worker and launcher tell each other: messages, the heartbeat page, and their place in the process tree."""
+"""Protocol of worker and launcher: messages, the heartbeat page, parents in the process tree, and fences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
         b'{"is":"reusable","able":true,"more":1}\n',
     ],
 )
-def test_what_none_of_ours_says_is_no_message(data: bytes) -> None:
+def test_a_line_that_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|line"):
         Lines().take(data)
 
@@ -89,26 +89,20 @@ def test_a_new_page_replaces_that_of_a_dead_worker_and_leaves_it_its_own(tmp_pat
     old = heartbeat_page.open_page(path)
     heartbeat_page.create(path)
     old[heartbeat_page.BEAT] = 7.0
-    assert heartbeat_page.open_page(path)[heartbeat_page.BEAT] == 0.0
-    assert heartbeat_page.open_page(path)[heartbeat_page.SEQUENCE] == -1.0
+    new = heartbeat_page.open_page(path)
+    assert (new[heartbeat_page.BEAT], new[heartbeat_page.SEQUENCE]) == (0.0, -1.0)
 
 
-def test_a_name_with_parentheses_does_not_mislead(tmp_path: Path) -> None:
+def test_a_parent_is_found_behind_a_name_with_parentheses_and_not_after_the_end(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/stat").write_text("7 (a) R 1 (b)) S 3 7 7")
-    assert parent_of(7, tmp_path) == 3
-
-
-def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
-    assert parent_of(8, tmp_path) is None
+    assert (parent_of(7, tmp_path), parent_of(8, tmp_path)) == (3, None)
 
 
 def test_a_group_that_failed_while_it_was_made_is_not_counted() -> None:
     assert not dist.is_initialized()
     with pytest.raises(RuntimeError):
-        dist.init_process_group(
-            "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(milliseconds=300)
-        )
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.3))
     assert dist.distributed_c10d._world.group_count == 1
     restart_group_names()
     assert dist.distributed_c10d._world.group_count == 0
@@ -120,10 +114,8 @@ DAY = 86_400_000
 
 
 def test_a_fence_is_believed_up_to_a_day_ahead() -> None:
-    assert is_valid_fence(0, NOW)
-    assert is_valid_fence(FENCE + DAY, NOW)
-    assert not is_valid_fence(FENCE + DAY + 1, NOW)
-    assert not is_valid_fence(10**4000, NOW)
+    fences = 0, FENCE + DAY, FENCE + DAY + 1, 10**4000
+    assert [is_valid_fence(fence, NOW) for fence in fences] == [True, True, False, False]
 
 
 def test_a_fence_that_is_believed_comes_after_each_that_is_not() -> None:

@@ -1,4 +1,4 @@
-"""From tables of rank states, and from NCCL's report, to names: which rank do the others wait for?"""
+"""The rank that the others wait for, by tables of rank states and by the positions of NCCL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.hanging import (
-    GroupPosition,
-    RankState,
-    RankStatus,
-    Stage,
-    all_waiting_message,
-    find_culprits,
-)
+from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus, Stage, all_waiting_message, find_culprits
 from ddp_trainer.common.time_classes import Section
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
@@ -23,24 +16,20 @@ EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 def waiting(rank: int, **changes: object) -> RankStatus:
     """A rank that has begun its 40th collective, and waits in it."""
     status = RankStatus(
-        rank=rank,
-        local_rank=rank % 2,
-        node=f"worker-{rank // 2}",
-        state=RankState.ALIVE,
-        seconds=20.0,
-        limit=30.0,
-        sequence=40,
-        waits_in="all_reduce[[]]",
-        collectives=EACH_STEP * 10,
-        place="train.py:30 in step",
+        rank=rank, local_rank=rank % 2, node=f"worker-{rank // 2}", state=RankState.ALIVE, seconds=20.0, limit=30.0
     )
-    return replace(status, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
+    begun = {
+        "sequence": 40,
+        "waits_in": "all_reduce[[]]",
+        "collectives": EACH_STEP * 10,
+        "place": "train.py:30 in step",
+    }
+    return replace(status, **{**begun, **changes})  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
 def behind(rank: int, **changes: object) -> RankStatus:
     return waiting(
-        rank,
-        **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes},
+        rank, **{"sequence": 39, "waits_in": "", "collectives": (EACH_STEP * 10)[:-1], "place": "train.py:7", **changes}
     )
 
 
@@ -52,32 +41,23 @@ TABLE = {
         {1: "is stopped by a signal"},
     ),
     "one that holds the GIL": ([*WAITING, behind(1, state=RankState.DEAF)], {1: "holds the GIL"}),
-    "one in an endless loop": (
-        [*WAITING, behind(1)],
-        {1: "did not enter all_reduce #40; at train.py:7 for 20.0 s (limit 30.0 s)"},
-    ),
     "one in an endless loop, and a spare that has no part in it": (
         [*WAITING, behind(1), waiting(4, sequence=-1, waits_in="", collectives=(), section=Section.ASIDE, seconds=1.0)],
-        {1: "did not enter all_reduce #40"},
+        {1: "did not enter all_reduce #40; at train.py:7 for 20.0 s (limit 30.0 s)"},
     ),
-    "two in endless loops": ([waiting(0), behind(1), behind(2)], {1: "did not enter", 2: "did not enter"}),
     "the last of three that wait for one another": (
         [waiting(0), behind(1), behind(2, sequence=38, collectives=(EACH_STEP * 10)[:-2])],
         {2: "did not enter all_reduce #39"},
-    ),
-    "one that has skipped a collective and waits in the next": (
-        [*WAITING, waiting(1, collectives=(*(EACH_STEP * 10)[:-1], "barrier[]"))],
-        {1: "entered barrier[] where all_reduce[[]] was due as collective #40"},
     ),
     "one of two that has skipped a collective, told from the other by what was due": (
         [waiting(0), waiting(1, collectives=(*(EACH_STEP * 10)[:-1], EACH_STEP[0]))],
         {1: "entered all_reduce[[10]] where all_reduce[[]] was due"},
     ),
-    "two that disagree from the start, where nothing tells which one is right": (
+    "two that disagree from the start": (
         [waiting(rank, sequence=1, collectives=(name,)) for rank, name in enumerate(("barrier[]", "broadcast[[1]]"))],
         {0: "others entered another", 1: "others entered another"},
     ),
-    "two whose lists differ, and nobody knows by how many collectives": (
+    "no rank where two lists differ and the collectives are not counted": (
         [waiting(0, sequence=-1, collectives=("a", "b")), waiting(1, sequence=-1, collectives=("b", "a"))],
         {},
     ),
@@ -89,30 +69,30 @@ TABLE = {
         [waiting(0, section=Section.BACKWARD, sequence=-1), waiting(1, section=Section.DATA, sequence=-1, waits_in="")],
         {1: "waits in no collective; in section data at train.py:30 in step for 20.0 s (limit 30.0 s)"},
     ),
-    "nobody while one moves, however slow": ([waiting(0), waiting(2), behind(1, seconds=3.0)], {}),
-    "nobody while another one moves": ([waiting(0, seconds=1.0), waiting(2), behind(1)], {}),
-    "nobody while the one that is behind moves data before its first steps": ([*WAITING, behind(1, is_busy=True)], {}),
+    "no rank while one moves, however slowly": ([waiting(0), waiting(2), behind(1, seconds=3.0)], {}),
+    "no rank while another one moves": ([waiting(0, seconds=1.0), waiting(2), behind(1)], {}),
+    "no rank while the late one moves data before its first steps": ([*WAITING, behind(1, is_busy=True)], {}),
     "one that moves data beyond its limit": (
         [*WAITING, behind(1, is_busy=True, limit=15.0)],
         {1: "did not enter all_reduce #40"},
     ),
-    "nobody within half of the limit": ([waiting(0), waiting(2), behind(1, limit=50.0)], {}),
-    "nobody where a rank may stay for ever": ([waiting(0), waiting(2), behind(1, limit=None)], {}),
-    "nobody while a debugger holds a rank": ([*WAITING, behind(1, state=RankState.TRACED)], {}),
-    "nobody of a script whose ranks all compute": ([waiting(0, waits_in=""), waiting(1, waits_in="")], {}),
-    "nobody of ranks that all wait in the same collective": (WAITING, {}),
-    "nobody where torch tells nothing": ([waiting(0, sequence=-1), waiting(1, sequence=-1)], {}),
+    "no rank within half of the limit": ([waiting(0), waiting(2), behind(1, limit=50.0)], {}),
+    "no rank where one has no limit": ([waiting(0), waiting(2), behind(1, limit=None)], {}),
+    "no rank while a debugger holds one": ([*WAITING, behind(1, state=RankState.TRACED)], {}),
+    "no rank where all compute": ([waiting(0, waits_in=""), waiting(1, waits_in="")], {}),
+    "no rank where all wait in the same collective": (WAITING, {}),
+    "no rank without data of torch": ([waiting(0, sequence=-1), waiting(1, sequence=-1)], {}),
 }
 
 
 @pytest.mark.parametrize(("statuses", "expected"), TABLE.values(), ids=TABLE.keys())
-def test_it_names(statuses: list[RankStatus], expected: dict[int, str]) -> None:
+def test_ranks_without_progress_are_named(statuses: list[RankStatus], expected: dict[int, str]) -> None:
     named = {culprit.status.rank: culprit.why for culprit in find_culprits(statuses)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
 
 
-def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
+def test_the_network_is_suspected_where_all_wait_in_one_collective() -> None:
     assert all_waiting_message(WAITING).startswith("all 3 ranks that run wait in all_reduce #40 for 20.0 s: ")
 
 
@@ -121,21 +101,19 @@ def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
     [behind(1), waiting(1, waits_in=""), waiting(1, waits_in="barrier[]"), waiting(1, seconds=2.0)],
     ids=["one is behind", "one waits in none", "one waits in another", "one has moved"],
 )
-def test_else_it_is_not(other: RankStatus) -> None:
+def test_the_network_is_not_suspected_otherwise(other: RankStatus) -> None:
     assert not all_waiting_message([*WAITING, other])
 
 
-def test_a_long_checkpoint_is_told_of_and_not_killed() -> None:
-    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.CHECKPOINT)])
-    assert not culprit.may_be_killed
+@pytest.mark.parametrize(("state", "may_be_killed"), [(RankState.ALIVE, False), (RankState.STOPPED, True)])
+def test_a_rank_in_a_checkpoint_is_killed_only_if_a_signal_has_stopped_it(
+    state: RankState, may_be_killed: bool
+) -> None:
+    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.CHECKPOINT, state=state)])
+    assert culprit.may_be_killed is may_be_killed
 
 
-def test_a_rank_that_is_stopped_while_it_saves_is_killed() -> None:
-    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.CHECKPOINT, state=RankState.STOPPED)])
-    assert culprit.may_be_killed
-
-
-def test_ranks_that_all_wait_for_something_else_are_told_of_and_not_killed() -> None:
+def test_ranks_that_all_wait_for_something_else_are_reported_and_not_killed() -> None:
     named = find_culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
     assert [(culprit.status.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]
 
@@ -158,7 +136,7 @@ ON_GPUS = {
         [on_nccl(rank, ("", 40, -1, 37 if rank == 1 else 38)) for rank in range(4)],
         {1: "has not completed all_reduce #38 on its GPU, which others have"},
     ),
-    "half of them have completed less, which says nothing": (
+    "no rank where half of them have completed less": (
         [on_nccl(rank, ("", 40, -1, 37 + rank % 2)) for rank in range(4)],
         {},
     ),
@@ -189,17 +167,8 @@ def test_gpus_that_are_behind_their_hosts_are_named(statuses: list[RankStatus], 
 
 def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
     """A rank that has waited in ``init_process_group`` for some time."""
-    return waiting(
-        rank,
-        sequence=-1,
-        collectives=(),
-        limit=None,
-        notice=20.0,
-        seconds=seconds,
-        world=world,
-        stage=Stage.MEETING,
-        waits_in="init_process_group",
-    )
+    start = {"sequence": -1, "collectives": (), "limit": None, "notice": 20.0, "waits_in": "init_process_group"}
+    return waiting(rank, **start, stage=Stage.MEETING, seconds=seconds, world=world)
 
 
 def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
@@ -216,7 +185,7 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
         pytest.param([meeting(0, 5.0), apart(1)], [], id="the others have just come"),
         pytest.param([meeting(0), apart(1, is_busy=True)], [], id="it computes or reads"),
         pytest.param([meeting(0), apart(1), apart(2, is_busy=True)], [], id="one of two does"),
-        pytest.param([apart(0), apart(1)], [], id="nobody is there"),
+        pytest.param([apart(0), apart(1)], [], id="no rank is there"),
         pytest.param([waiting(0), waiting(2), apart(1)], [], id="the others have a group without it"),
         pytest.param([meeting(0), waiting(1, state=RankState.STOPPED)], [1], id="it is stopped by a signal"),
     ],
@@ -229,7 +198,7 @@ def test_a_rank_that_does_not_come_to_the_first_group_is_named(statuses: list[Ra
         assert found[0].message == message
 
 
-def test_a_group_that_never_becomes_whole_names_the_world_that_the_script_asks_for() -> None:
+def test_ranks_that_all_wait_in_init_process_group_are_reported_with_the_world_size_of_the_script() -> None:
     sentence = all_waiting_message([meeting(rank, world=8) for rank in range(4)])
     assert "all 4 ranks that run wait in init_process_group for 25.0 s: the script asks for a world of 8" in sentence
     assert "MASTER_ADDR" in all_waiting_message([meeting(rank) for rank in range(4)])

@@ -1,4 +1,4 @@
-"""What the time of a job went into that ends, by what its ranks told last and its launcher saw since."""
+"""Time breakdown of a job that ends, from the last report of its ranks and the moments of its launcher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spent(account: JobAccount) -> dict[JobTime, float]:
 
 
 def trained(until: float) -> JobAccount:
-    """A hundred seconds of steps up to a moment."""
+    """Return the account of a hundred seconds of steps up to a moment."""
     seconds = [100.0 * (state is JobTime.PRODUCTIVE) for state in JobTime]
     return JobAccount(until - 100.0, seconds, 2, 5.0)
 
@@ -57,13 +57,13 @@ def test_before_the_first_step_no_time_is_productive(
         pytest.param(900.0, STARTED | {JobTime.SCHEDULING: 100.0, JobTime.STARTUP: 64.0}, id="before this pod"),
     ],
 )
-def test_what_followed_the_last_step_led_to_the_end(until: float, expected: dict[JobTime, float]) -> None:
+def test_time_after_the_last_step_counts_for_the_cause_of_the_end(until: float, expected: dict[JobTime, float]) -> None:
     account = account_at_the_end(trained(until), TIMES, NOW, JobTime.RESTART)
     assert spent(account) == expected | {JobTime.PRODUCTIVE: 100.0}
     assert (account.lost_steps, account.lost_seconds, account.until) == (2, 5.0, NOW)
 
 
-def test_an_account_survives_its_file_and_what_is_none_is_none() -> None:
+def test_an_account_is_read_back_and_an_invalid_one_is_none() -> None:
     assert JobAccount.from_json(trained(900.0).to_json()) == trained(900.0)
     for text in ("", "{}", "[]", "7", "[1, 2]", '["a"]', trained(900.0).to_json().replace("100.0", "-1")):
         assert JobAccount.from_json(text) is None

@@ -1,4 +1,4 @@
-"""The agent of a pod: how it starts workers, what it knows of the launcher before it, and errors of its own."""
+"""The agent of a pod: its own errors, and crash records of earlier launchers."""
 
 from __future__ import annotations
 
@@ -27,44 +27,41 @@ sys.exit(cli.main(["--standalone", "--max-restarts=3", "--no-python", *sys.argv[
 """
 
 
+FAIL_AT_RESTART = """
+reserve = agent.reserve_port
+def reserve_once(_port):
+    agent.reserve_port = fail
+    return reserve()
+agent.reserve_port = reserve_once
+"""
+FAIL_AFTER_THE_END = """
+report = agent.Agent._report_outcome
+def report_and_fail(self, finish):
+    self._loop.call_soon(fail)
+    report(self, finish)
+agent.Agent._report_outcome = report_and_fail
+"""
+
+
 def launch(body: str, program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LAUNCH.replace("{body}", body.strip()), program]
     return subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_an_error_while_a_worker_is_reaped_ends_the_launcher() -> None:
-    done = launch(
-        """
-reserve = agent.reserve_port
-def reserve_once(_port):
-    agent.reserve_port = fail
-    return reserve()
-agent.reserve_port = reserve_once
-""",
-        program="false",
-    )
-    assert done.returncode == 1
-    assert "in reap" in done.stderr
+    done = launch(FAIL_AT_RESTART, "false")
+    assert (done.returncode, "in reap" in done.stderr) == (1, True)
     assert done.stderr.endswith("OSError: [Errno 24] Too many open files\n")
 
 
 def test_an_error_after_the_end_is_only_printed() -> None:
-    done = launch(
-        """
-report = agent.Agent._report_outcome
-def report_and_fail(self, finish):
-    self._loop.call_soon(fail)
-    report(self, finish)
-agent.Agent._report_outcome = report_and_fail
-""",
-        program="true",
-    )
+    done = launch(FAIL_AFTER_THE_END, "true")
     assert done.returncode == 0
     assert "OSError: [Errno 24] Too many open files" in done.stderr
 
 
 class Journal(AgentRecorder):
-    """Recorder that keeps what it is told of crashes."""
+    """Recorder that keeps the reported failures and restarts."""
 
     def __init__(self) -> None:
         self.messages: list[object] = []
@@ -81,7 +78,7 @@ def of_pod(folder: Path) -> dict[str, str]:
 
 
 def a_place() -> Assignment:
-    """Place of a node in a group of its own."""
+    """Return the place of a node in a group of one node."""
     (agent,) = SimulatedRun(a_policy(1, 1)).joined(0)
     assert agent.generation is not None
     return agent.generation
@@ -95,16 +92,15 @@ def test_a_crash_is_described_by_the_place_that_the_launcher_had_and_reported_on
     later = Predecessor("worker-3", environ, is_recorded=True)
     crash = later.crash
     assert crash is not None
-    assert (crash.generation, crash.rank, crash.node, crash.host) == (4, 6, "worker-3", "node-a")
-    assert (crash.exit_code, crash.timestamp) == (139, 50.0)
+    found = (crash.generation, crash.rank, crash.node, crash.host, crash.exit_code, crash.timestamp)
+    assert found == (4, 6, "worker-3", "node-a", 139, 50.0)
     later.report(journal)
     later.store_reached()
     for _ in range(2):
         later.group_formed(a_place(), journal)
     assert journal.messages == [(FailureReason.LAUNCHER_CRASH, 6, 50.0), RestartCause.FAILURE]
-    assert file.read() == LauncherRecord(
-        run_id="run", has_joined=True, generation=1, first_rank=0, crashes=2, crashed_at=50.0
-    )
+    group = {"generation": 1, "first_rank": 0, "crashes": 2}
+    assert file.read() == LauncherRecord(run_id="run", has_joined=True, crashed_at=50.0, **group)
     later.launcher_ended()
     assert not (tmp_path / File.LAUNCHER).exists()
 
@@ -133,6 +129,6 @@ def test_a_crash_counts_from_the_first_group_on_and_not_of_a_spare(tmp_path: Pat
     assert Predecessor("worker-0", of_pod(tmp_path), is_recorded=True).crash is None
 
 
-def test_a_launcher_that_nobody_starts_again_leaves_no_record(tmp_path: Path) -> None:
+def test_a_launcher_that_is_not_restarted_leaves_no_record(tmp_path: Path) -> None:
     Predecessor("worker-0", of_pod(tmp_path), is_recorded=False).group_formed(a_place(), Journal())
     assert list(tmp_path.iterdir()) == []

@@ -1,3 +1,5 @@
+"""State machine of an agent: the actions for each event."""
+
 from __future__ import annotations
 
 import signal
@@ -30,7 +32,6 @@ from ddp_trainer.launch.protocol.messages import (
     Hello,
     Join,
     Leave,
-    Policy,
     Prepare,
     Rejected,
     ReusableWorkers,
@@ -50,18 +51,19 @@ SIGTERM = SignalWorkers(signal.SIGTERM)
 SIGKILL = SignalWorkers(signal.SIGKILL)
 
 
-def a_hello(policy: Policy | None = None) -> Hello:
-    policy = policy or a_policy()
-    return Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=WorkerState.IDLE)
+def an_agent(min_nodes: int = 2) -> AgentStateMachine:
+    policy = a_policy(min_nodes, 2)
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=WorkerState.IDLE)
+    return AgentStateMachine(hello=hello, limits=LIMITS, endpoint="store:29400")
 
 
 def joining() -> AgentStateMachine:
-    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
+    core = an_agent()
     core.join(5000)
     return core
 
 
-def test_a_node_that_joins_knows_why_it_is_in_no_group() -> None:
+def test_a_node_that_joins_has_the_reason_why_it_is_in_no_group() -> None:
     core = joining()
     core.link_failed("its name does not resolve", OutsideReason.NAME_RESOLUTION)
     assert core.outside_reason is OutsideReason.NAME_RESOLUTION
@@ -89,19 +91,6 @@ def stopping() -> AgentStateMachine:
     return core
 
 
-def seconds_until_killed(core: AgentStateMachine, most: float = 100) -> float:
-    """Seconds until an agent that stops kills what is left, if nothing else happens in ``most`` seconds."""
-    seconds: float = LIMITS.failure
-    while seconds < most:
-        [action] = core.on_timer(Timer.KILL)
-        if not isinstance(action, SetTimer):
-            assert isinstance(action, SignalWorkers)
-            assert action.signal is signal.SIGKILL
-            return seconds
-        seconds += action.seconds
-    return most
-
-
 def done() -> AgentStateMachine:
     core = running()
     core.on_worker_exit(0, None)
@@ -109,9 +98,8 @@ def done() -> AgentStateMachine:
     return core
 
 
-def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
-    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
-    assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, 60), Send(Join(port=5000))]
+def test_joining_sends_the_port_and_has_a_timeout() -> None:
+    assert an_agent().join(5000) == [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, 60), Send(Join(port=5000))]
 
 
 @pytest.mark.parametrize("state", [running, stopping, done])
@@ -119,8 +107,9 @@ def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], AgentSt
     assert state().on_message(Start(assignment=GENERATION)) == []
 
 
-def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
+def test_a_failure_is_reported_immediately_and_the_others_get_little_time() -> None:
     core = running()
+    core.worker_stop.longest_step = lambda _: 40.0  # not for workers that do not stay
     failure = a_failure(4)
     actions = core.on_worker_exit(1, failure)
     assert actions[0] == Send(Failed(failure=failure))
@@ -129,15 +118,14 @@ def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
     assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_an_error_that_was_there_earlier_is_told_when_it_turns_up() -> None:
+def test_an_error_that_precedes_a_consequence_is_reported_when_it_is_found() -> None:
     core = running()
     core.on_worker_exit(0, a_failure(4, at=10, reason="collective_error"))
-    assert core.on_worker_exit(1, a_failure(4, at=11, exit_code=2))[0] == Send(
-        Failed(failure=a_failure(4, at=11, exit_code=2))
-    )
+    second = a_failure(4, at=11, exit_code=2)
+    assert core.on_worker_exit(1, second)[0] == Send(Failed(failure=second))
 
 
-def test_success_of_all_workers_is_told_once() -> None:
+def test_success_of_all_workers_is_reported_once() -> None:
     core = running()
     assert core.on_worker_exit(0, None) == []
     assert Send(Succeeded(generation=4)) in core.on_worker_exit(1, None)
@@ -147,7 +135,11 @@ def test_success_of_all_workers_is_told_once() -> None:
 def test_a_graceful_stop_gives_the_workers_their_time() -> None:
     core = running()
     assert SIGTERM in core.on_message(Stop(graceful=True))
-    assert seconds_until_killed(core) == LIMITS.shutdown
+    seconds: float = LIMITS.failure
+    while isinstance(action := core.on_timer(Timer.KILL)[0], SetTimer):
+        seconds += action.seconds
+    assert isinstance(action, SignalWorkers)
+    assert (action.signal, seconds) == (signal.SIGKILL, LIMITS.shutdown)
 
 
 def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
@@ -175,7 +167,7 @@ def test_workers_that_end_as_they_were_asked_to_are_no_failure() -> None:
 
 
 @pytest.mark.parametrize("state", [joining, done])
-def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], AgentStateMachine]) -> None:
+def test_without_workers_a_signal_makes_it_leave_immediately(state: Callable[[], AgentStateMachine]) -> None:
     actions = state().on_signal(signal.SIGTERM)
     assert actions[0] == Send(Leave())
     assert actions[-1] == Finish(Exit.TERMINATED)
@@ -187,7 +179,7 @@ def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
     return core
 
 
-def test_workers_that_can_are_asked_to_leave_the_group_and_not_to_end() -> None:
+def test_reusable_workers_leave_the_group_and_do_not_end() -> None:
     actions = able(running(), 0).on_message(Stop(graceful=True))
     assert RegroupWorkers(frozenset({0}), graceful=True) in actions
     assert SignalWorkers(signal.SIGTERM, frozenset({1})) in actions
@@ -211,14 +203,14 @@ def test_a_worker_that_notices_the_loss_itself_counts_as_failed_and_stays() -> N
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
 
 
-def test_only_those_that_did_not_leave_in_time_are_killed_where_the_run_goes_on() -> None:
+def test_only_workers_that_did_not_leave_in_time_are_killed() -> None:
     core = able(running(), 0, 1)
     core.on_message(Stop(graceful=False))
     core.left(0, None)
     assert core.on_timer(Timer.KILL) == [SignalWorkers(signal.SIGKILL, frozenset({1}))]
 
 
-def test_workers_that_stayed_are_ended_when_the_run_is_over_or_the_agent_is_told_to_stop() -> None:
+def test_workers_that_stayed_are_ended_when_the_agent_gets_a_signal() -> None:
     core = able(running(), 0, 1)
     core.on_message(Stop(graceful=False))
     core.left(0, None)
@@ -231,14 +223,14 @@ def test_workers_that_stayed_are_ended_when_the_run_is_over_or_the_agent_is_told
     assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(143)
 
 
-def test_a_node_that_leaves_says_when_its_ranks_have_left_though_they_still_save() -> None:
+def test_a_node_that_leaves_reports_when_its_ranks_have_left_though_they_still_save() -> None:
     core = able(running(), 0, 1)
     core.on_signal(signal.SIGTERM)
     assert core.left(0, None) == []
     assert core.left(1, None) == [Send(Leave(has_left=True))]
 
 
-def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and_nobody_hurries_them() -> None:
+def test_ranks_that_publish_their_state_have_their_time_and_the_node_leaves_after_them() -> None:
     core = able(running(), 0, 1)
     core.on_signal(signal.SIGTERM)
     terminated = a_failure(4, exit_code=Exit.TERMINATED)
@@ -249,14 +241,14 @@ def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and
     assert core.on_worker_exit(1, terminated)[-1] == Finish(143)
 
 
-def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
+def test_a_worker_that_is_no_longer_reusable_is_stopped() -> None:
     core = able(running(), 0)
     core.on_message(Stop(graceful=True))
     assert core.set_reusable(0, able=False) == [SignalWorkers(signal.SIGTERM, frozenset({0}))]
 
 
 def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
-    core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
+    core = an_agent()
     assert PrepareWorkers() in core.prepare()
     assert all(not isinstance(message, Join) for message in core.initial_messages("10.0.0.7"))
     able(core, 0)
@@ -266,8 +258,8 @@ def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
 
 
 def of_two_nodes(min_nodes: int) -> AgentStateMachine:
-    """It runs, its workers can outlive their group, and it has failed."""
-    core = AgentStateMachine(hello=a_hello(a_policy(min_nodes, 2)), limits=LIMITS, endpoint="store:29400")
+    """Return an agent in a group of two, with reusable workers of which one has failed."""
+    core = an_agent(min_nodes)
     core.join(5000)
     other = Node(token="other", name="w-1", index=1, local_world_size=2)
     group = Generation(number=4, fence=4, nodes=(NODE, other), master_address="h", master_port=1)
@@ -290,17 +282,14 @@ def test_a_node_that_can_be_spared_steps_aside_until_its_dead_workers_are_replac
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
 
 
-def test_a_node_that_cannot_be_spared_joins_at_once() -> None:
+def test_a_node_that_is_needed_or_has_no_reusable_workers_joins_immediately() -> None:
     assert of_two_nodes(2).left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
-
-
-def test_a_node_whose_workers_could_not_have_stayed_joins_at_once() -> None:
     core = of_two_nodes(1)
     core.set_reusable(1, able=False)
     assert core.on_worker_exit(1, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_told_to_stop_while_stopping_for_others_it_does_not_join_again() -> None:
+def test_a_signal_while_it_stops_for_others_keeps_it_from_joining_again() -> None:
     core = stopping()
     assert core.on_signal(signal.SIGTERM) == [Send(Leave())]
     core.on_worker_exit(0, None)
@@ -318,7 +307,7 @@ def test_the_verdict_ends_running_workers_first() -> None:
     ("state", "standing", "messages"),
     [(joining, WorkerState.IDLE, [Join]), (running, WorkerState.RUNNING, []), (done, WorkerState.SUCCEEDED, [])],
 )
-def test_a_new_link_hears_how_things_stand(
+def test_a_new_link_gets_the_current_state(
     state: Callable[[], AgentStateMachine], standing: WorkerState, messages: list[type]
 ) -> None:
     hello, *rest = state().initial_messages("10.0.0.7")
@@ -328,7 +317,7 @@ def test_a_new_link_hears_how_things_stand(
     assert [type(message) for message in rest] == messages
 
 
-def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
+def test_a_new_link_gets_a_failure_that_the_old_one_may_have_lost() -> None:
     core = running()
     core.link_down()
     core.on_worker_exit(0, a_failure(4))
@@ -337,17 +326,12 @@ def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
     assert rest == [Failed(failure=a_failure(4))]
 
 
-def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
+def test_a_spare_waits_for_the_store_and_imports_and_is_no_spare_where_nodes_are_missing() -> None:
     core = joining()
     core.initial_messages("")
-    assert CancelTimer(Timer.JOIN) in core.on_message(Waiting(nodes=2, spare=True))
+    waits = [CancelTimer(Timer.JOIN), Enter(GroupState.SPARE), StartForkServer()]
+    assert core.on_message(Waiting(nodes=2, spare=True)) == waits
     assert core.link_down() == [SetTimer(Timer.JOIN, 60)]
-
-
-def test_a_spare_imports_before_it_has_a_place_and_is_no_spare_where_nodes_are_missing() -> None:
-    core = joining()
-    core.initial_messages("")
-    assert core.on_message(Waiting(nodes=2, spare=True))[1:] == [Enter(GroupState.SPARE), StartForkServer()]
     assert core.on_message(Waiting(nodes=1, spare=False)) == [Enter(GroupState.RENDEZVOUS)]
 
 
@@ -364,7 +348,7 @@ def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
     assert core.on_timer(timer) == []
 
 
-def test_the_store_hears_when_all_workers_could_outlive_their_group_and_when_one_no_longer_can() -> None:
+def test_the_store_gets_a_report_when_all_workers_are_reusable_and_when_one_no_longer_is() -> None:
     core = running()
     assert core.set_reusable(0) == []
     assert core.set_reusable(1) == [Send(ReusableWorkers(able=True))]
@@ -374,19 +358,13 @@ def test_the_store_hears_when_all_workers_could_outlive_their_group_and_when_one
     assert core.set_reusable(0, able=False) == [Send(ReusableWorkers(able=False))]
 
 
-def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() -> None:
+def test_a_node_prepares_its_workers_on_request_before_it_joins_again() -> None:
     core = joining()
     assert PrepareWorkers() in core.on_message(Prepare())
     assert core.on_message(Prepare()) == []
     able(core, 0, 1)
     core.left(0, None)
     assert core.left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
-
-
-def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
-    core = running()
-    core.worker_stop.longest_step = lambda _: 40.0
-    assert SetTimer(Timer.KILL, 3) in core.on_worker_exit(1, a_failure(4))
 
 
 def test_a_node_some_of_whose_workers_have_stayed_gets_the_others_ready_and_joins_again() -> None:
@@ -408,7 +386,7 @@ def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again()
     assert core.on_message(Prepare()) == [Send(Join(port=5001, is_prepared=True))]
 
 
-def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_store_says_of_the_others() -> None:
+def test_a_worker_that_ends_by_itself_has_its_time_to_save_although_the_others_must_hurry() -> None:
     core = able(running(), 0, 1)
     terminated = a_failure(4, exit_code=Exit.TERMINATED)
     core.left(0, terminated, is_staying=False)
@@ -417,34 +395,26 @@ def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_
     assert core.on_worker_exit(0, terminated) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_what_a_worker_could_is_taken_back_when_it_ends() -> None:
-    core = running()
-    for local_rank in (0, 1):
-        core.set_reusable(local_rank)
+def test_the_report_of_reusable_workers_is_withdrawn_once_when_one_ends_and_only_if_it_was_made() -> None:
+    core = able(running(), 0, 1)
     assert Send(ReusableWorkers(able=False)) in core.on_worker_exit(1, a_failure(4))
     assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
+    assert Send(ReusableWorkers(able=False)) not in able(running(), 0).on_worker_exit(0, a_failure(4))
 
 
-def test_a_worker_that_could_not_outlive_its_group_has_nothing_to_take_back() -> None:
-    core = running()
-    core.set_reusable(0)
-    assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
-
-
-def an_early_exit(generation: int = 4, *, rank: int = 0, at: float = 1.0) -> Failure:
-    return a_failure(generation, exit_code=0, reason="early_exit", message=EARLY_EXIT, rank=rank, at=at)
+def an_early_exit(*, rank: int = 0, at: float = 1.0) -> Failure:
+    return a_failure(4, exit_code=0, reason="early_exit", message=EARLY_EXIT, rank=rank, at=at)
 
 
 def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:
     core = running()
     core.on_worker_exit(0, an_early_exit())
     failure = a_failure(4, reason="python_exception", rank=1, at=2)
-    sent, *_ = core.on_worker_exit(1, failure)
-    assert sent == Send(Failed(failure=failure))
+    assert core.on_worker_exit(1, failure)[0] == Send(Failed(failure=failure))
 
 
 @pytest.mark.parametrize("all_ended", [False, True])
-def test_an_early_exit_is_told_when_a_rank_of_another_node_fails(*, all_ended: bool) -> None:
+def test_an_early_exit_is_reported_when_a_rank_of_another_node_fails(*, all_ended: bool) -> None:
     core = running()
     core.on_worker_exit(0, an_early_exit())
     if all_ended:

@@ -31,7 +31,7 @@ def succeed(agents: list[SimulatedAgent]) -> None:
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_nobody_may_go_before_all_have_said_their_last_words(spare: bool) -> None:
+def test_no_node_exits_before_all_have_left(spare: bool) -> None:
     run, agents = of_three(spare=spare)
     succeed(agents)
     assert [agent.last.verdict for agent in agents] == [Verdict.SUCCEEDED] * 3
@@ -43,7 +43,7 @@ def test_nobody_may_go_before_all_have_said_their_last_words(spare: bool) -> Non
     assert not run.membership.end.has_missing_member
 
 
-def test_who_is_lost_at_the_very_end_is_not_waited_for_but_its_next_pod_will_be_answered() -> None:
+def test_a_node_that_is_lost_at_the_end_is_not_waited_for_and_its_next_pod_gets_an_answer() -> None:
     run, agents = of_three()
     succeed(agents)
     agents[0].leave()
@@ -75,7 +75,7 @@ def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
     assert asyncio.run(wait()) == [Leave()]
 
 
-async def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
+async def test_an_agent_does_not_wait_without_a_store_or_after_a_signal() -> None:
     barrier = ExitBarrier()
     barrier.on_message(OVER)
     barrier.stop_waiting()

@@ -1,4 +1,4 @@
-"""How a rank looks by its pulse: a real page, this very process, and a clock that tests turn."""
+"""Status of a rank by its heartbeat page: a real page, the process of the test, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ FLOOR = 10.0
 
 
 class Rank:
-    """A worker of a test, and the agent's watch over it."""
+    """A worker of a test, and the agent's monitor of it."""
 
     def __init__(self, folder: Path, *, has_group: bool = True) -> None:
         self.now = 100.0
@@ -30,17 +31,9 @@ class Rank:
         heartbeat_page.create(path)
         self.cells = heartbeat_page.open_page(path)
         self.cells[heartbeat_page.HAS_GROUP] = float(has_group)
-        self.watch = RankWatch(
-            rank=3,
-            local_rank=0,
-            node="w-1",
-            pid=os.getpid(),
-            page=Path(path),
-            cells=heartbeat_page.open_page(path),
-            folder=folder,
-            pace=StepTimeHistory(HangPolicy(floor=FLOOR)),
-            moved_at=self.now,
-        )
+        who: dict[str, Any] = {"rank": 3, "local_rank": 0, "node": "w-1", "pid": os.getpid(), "folder": folder}
+        files: dict[str, Any] = {"page": Path(path), "cells": heartbeat_page.open_page(path)}
+        self.watch = RankWatch(**who, **files, pace=StepTimeHistory(HangPolicy(floor=FLOOR)), moved_at=self.now)
 
     def look(self, after: float = 0.0, *, beats: bool = True) -> RankStatus:
         self.now += after
@@ -68,7 +61,7 @@ def rank(tmp_path: Path) -> Rank:
 
 
 def receive(folder: Path) -> None:
-    """Keep what arrives at a socket: Linux counts no bytes of it."""
+    """Receive data at a socket, which Linux does not count as I/O of the process."""
     sender, receiver = socket.socketpair()
     with sender, receiver, mmap.mmap(-1, 1 << 20) as memory, memoryview(memory) as room:
         for start in range(0, len(memory), 1 << 14):
@@ -95,32 +88,25 @@ def test_data_that_moves_is_work_before_the_first_steps(
     assert not rank.look(5.0).is_busy
 
 
-def test_a_rank_that_has_begun_no_collective_may_wait_for_ever(rank: Rank) -> None:
-    assert rank.look(10_000).limit is None
+def test_a_rank_before_its_first_collective_is_reported_and_has_no_limit(rank: Rank) -> None:
+    status = rank.look(10_000)
+    assert (status.limit, status.notice) == (None, NOTICE_SECONDS)
 
 
-def test_a_rank_that_loads_before_its_first_collective_is_reported_and_has_no_limit(rank: Rank) -> None:
-    assert rank.look(10_000).notice == NOTICE_SECONDS
-
-
-def test_a_rank_without_a_group_is_never_reported(tmp_path: Path) -> None:
-    assert Rank(tmp_path, has_group=False).look(10_000).notice is None
-
-
-def test_a_script_without_a_group_may_do_what_it_likes(tmp_path: Path) -> None:
+def test_a_rank_without_a_group_is_not_reported_and_has_no_limit(tmp_path: Path) -> None:
     rank = Rank(tmp_path, has_group=False)
     rank.cells[heartbeat_page.TOTAL] = 5
-    assert rank.look(10_000).limit is None
-    assert rank.look(10_000).sequence == -1
+    status = rank.look(10_000)
+    assert (status.limit, status.sequence, status.notice) == (None, -1, None)
 
 
-def test_a_script_that_has_left_its_group_may_end_as_late_as_it_likes(rank: Rank) -> None:
+def test_a_rank_that_has_left_its_group_has_no_limit(rank: Rank) -> None:
     rank.warm_up()
     rank.cells[heartbeat_page.HAS_GROUP] = 0
     assert rank.look(10_000).limit is None
 
 
-def test_the_time_before_the_first_collective_teaches_nothing(rank: Rank) -> None:
+def test_the_time_before_the_first_collective_does_not_count(rank: Rank) -> None:
     rank.look(400)
     rank.warm_up()
     assert rank.look().limit == FLOOR
@@ -132,7 +118,7 @@ def test_a_pause_below_the_limit_is_no_alarm(rank: Rank) -> None:
     assert not rank.step().has_exceeded_limit(WARNING)
 
 
-def test_a_rank_that_stands_still_is_overdue_first_for_a_warning_and_then_for_good(rank: Rank) -> None:
+def test_a_rank_without_progress_exceeds_the_warning_first_and_its_limit_later(rank: Rank) -> None:
     rank.warm_up()
     status = rank.look(WARNING * FLOOR + 0.1)
     assert (status.has_exceeded_limit(WARNING), status.has_exceeded_limit(1.0)) == (True, False)
@@ -152,24 +138,18 @@ def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> 
     assert rank.look(2 * FLOOR).has_exceeded_limit(1.0)
 
 
-def test_a_rank_whose_thread_gets_no_turn_is_deaf_and_one_that_beats_is_not(rank: Rank) -> None:
+def test_a_rank_whose_heartbeat_stops_is_deaf(rank: Rank) -> None:
     rank.warm_up()
     assert rank.look(5.0).state is RankState.ALIVE
     assert rank.look(5.0, beats=False).state is RankState.ALIVE  # a turn may be late, on a busy machine
     assert rank.look(5.0, beats=False).state is RankState.DEAF
 
 
-def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: Path) -> None:
+def test_the_answer_of_a_worker_is_part_of_its_status(rank: Rank, tmp_path: Path) -> None:
     rank.warm_up()
-    answer = {
-        "place": "train.py:3 in step",
-        "stack": "Thread MainThread\n",
-        "collectives": [
-            ["0", 6, "all_reduce", [[4]], True],
-            ["1", 1, "broadcast", [[2]], True],
-            ["0", 7, "barrier", [], False],
-        ],
-    }
+    of_default, of_other = ["0", 6, "all_reduce", [[4]], True], ["1", 1, "broadcast", [[2]], True]
+    collectives = [of_default, of_other, ["0", 7, "barrier", [], False]]
+    answer = {"place": "train.py:3 in step", "stack": "Thread MainThread\n", "collectives": collectives}
     (tmp_path / "answer.json").write_text(json.dumps(answer))
     rank.watch.request_stacks()
     assert rank.watch.is_response_pending(rank.now)
@@ -180,7 +160,7 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
     assert status.collectives == ("all_reduce[[4]]", "barrier[]")
 
 
-def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
+def test_an_incomplete_answer_is_ignored(rank: Rank, tmp_path: Path) -> None:
     (tmp_path / "answer.json").write_text('{"place": ')
     rank.watch.request_stacks()
     rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.REQUESTED]
@@ -189,5 +169,5 @@ def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
 
 def test_a_rank_without_a_handler_is_sent_no_signal(rank: Rank) -> None:
     assert rank.watch.stack_dump_signal() == 0
-    rank.cells[heartbeat_page.SIGNAL] = 50.0  # as it says, but a program that has replaced it catches nothing
+    rank.cells[heartbeat_page.SIGNAL] = 50.0  # in the page, but no handler of the process
     assert rank.watch.stack_dump_signal() == 0

@@ -1,4 +1,4 @@
-"""What an agent shows of its ranks at its socket: to the aggregator, and to who may exec."""
+"""Status of the ranks at the agent's socket, for the aggregator and for users who may exec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -32,14 +32,8 @@ from ddp_trainer.launch.hang.status_socket import (
 from ddp_trainer.metrics.serve import server
 from ddp_trainer.process import heartbeat_page
 
-STATUS = RankStatus(
-    rank=0,
-    local_rank=0,
-    node="w-0",
-    state=RankState.ALIVE,
-    seconds=1.0,
-    limit=None,
-    sequence=7,
+STATUS = replace(
+    RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None, sequence=7),
     waits_in="barrier[]",
     collectives=("barrier[]",),
     place="secret_model.py:3 in load",
@@ -49,7 +43,7 @@ STATUS = RankStatus(
 
 @dataclass
 class CountedEyes:
-    """One rank, and how often somebody looked at it with and without its stack."""
+    """One rank, with the number of snapshots with its stack and of summaries without it."""
 
     outlined: int = 0
     sighted: int = 0
@@ -67,12 +61,10 @@ class CountedEyes:
 async def a_page(
     folder: Path, eyes: CountedEyes | None = None, findings: FindingHistory | None = None
 ) -> AsyncIterator[list[str]]:
-    """A page that is served in the folder; yields the lines of its log."""
+    """Serve the status in the folder; yields the lines of the log."""
     lines: list[str] = []
-    no_ras = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
-    page = HangStatusServer(
-        folder, no_ras, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
-    )
+    no_ras, ranks, history = {"NCCL_RAS_ADDR": "127.0.0.1:1"}, eyes or CountedEyes(), findings or FindingHistory()
+    page = HangStatusServer(folder, no_ras, ranks, lambda: {"generation": 3}, history, lines.append)
     await page.start()
     try:
         yield lines
@@ -100,17 +92,16 @@ async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_p
     assert (rank["node"], rank["waits_in"], rank["usual"]) == ("w-0", "barrier[]", 0.5)
     assert [finding["generation"] for finding in document["findings"]] == list(range(2, MOST_FINDINGS + 2))
     assert not any(word in body for word in (b"secret_model", b"4711", b"Thread", b"0x"))
-    assert eyes.sighted == 0
-    assert not (tmp_path / heartbeat_page.LAUNCHER).exists()
+    assert (eyes.sighted, (tmp_path / heartbeat_page.LAUNCHER).exists()) == (0, False)
 
 
-def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
+def test_without_a_launcher_the_command_prints_one_sentence(tmp_path: Path) -> None:
     done = hang_command(tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert str(tmp_path) in done.stderr
 
 
-async def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
+async def test_many_concurrent_requests_take_one_summary(tmp_path: Path) -> None:
     eyes = CountedEyes()
     async with a_page(tmp_path, eyes):
         answers = await asyncio.gather(*(server.hang(tmp_path) for _ in range(10)))
@@ -119,11 +110,11 @@ async def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path
 
 async def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
     requests: list[bytes] = []
-    everybody_asks = asyncio.Event()
+    all_have_asked = asyncio.Event()
 
     async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests.append(await reader.readline())
-        await everybody_asks.wait()
+        await all_have_asked.wait()
         writer.write(b"{}")
         writer.close()
 
@@ -131,13 +122,15 @@ async def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_pat
         crowd = server.HangProxy(tmp_path)
         tasks = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
         await asyncio.sleep(0)
-        everybody_asks.set()
+        all_have_asked.set()
         answers = await asyncio.gather(*tasks)
     assert ({answer.body for answer in answers}, requests) == ({b"{}"}, [heartbeat_page.OUTLINE])
 
 
 @pytest.mark.parametrize("request_", [b"", b"\n", b"everything\n", b"outline", b"x" * 100_000])
-async def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
+async def test_a_client_without_a_valid_request_gets_no_answer_and_delays_no_other(
+    tmp_path: Path, request_: bytes
+) -> None:
     launcher = tmp_path / heartbeat_page.LAUNCHER
     async with a_page(tmp_path) as lines:
         for reader, writer in [await asyncio.open_unix_connection(launcher) for _ in range(2 * MOST_CONNECTIONS)]:
@@ -149,7 +142,7 @@ async def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_
         assert len(lines) <= LINES_PER_MINUTE
 
 
-async def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
+async def test_the_socket_is_private_to_the_user_and_replaces_that_of_a_dead_launcher(tmp_path: Path) -> None:
     (tmp_path / heartbeat_page.LAUNCHER).touch()
     deep = tmp_path / ("deep" * 40)
     deep.mkdir()
@@ -162,13 +155,13 @@ async def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tm
         os.umask(before)
 
 
-async def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
+async def test_without_a_launcher_the_metrics_port_reports_this(tmp_path: Path) -> None:
     answer = await server.hang(tmp_path)
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert answer.body == b"No launcher shows its ranks here: No such file or directory.\n"
 
 
-def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_launcher_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / heartbeat_page.LAUNCHER))
@@ -177,7 +170,7 @@ def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, mon
 
 
 class Ras:
-    """Speaks the server's side of NCCL's RAS, as its client's source has it."""
+    """Server side of the RAS protocol of NCCL, by the source of its client."""
 
     def __init__(self, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
         self._greeting = greeting
@@ -206,7 +199,7 @@ class Ras:
         self.listener.close()
 
 
-def test_ras_is_asked_for_all_it_knows() -> None:
+def test_the_verbose_status_of_ras_is_requested() -> None:
     with Ras() as ras:
         assert status_socket.nccl_report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
     assert ras.requests == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
@@ -219,5 +212,5 @@ def test_another_program_at_that_port_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense:port", "localhost:99999999"])
-def test_without_ras_nothing_is_told(address: str) -> None:
+def test_without_ras_the_report_is_empty(address: str) -> None:
     assert status_socket.nccl_report({"NCCL_RAS_ADDR": address}) == ""

@@ -1,4 +1,4 @@
-"""The agent's part of the hang watch: real pages, and a real process that is deaf but writes its stacks."""
+"""The agent's hang watchdog: real heartbeat pages, and a process without a heartbeat that writes its stacks."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def a_generation(number: int) -> Assignment:
 
 
 def a_guard(folder: Path, **changes: Any) -> HangGuard:
-    """The guard of a node that ends hanging ranks, and reports to nobody."""
+    """Return the guard of a node that kills hanging ranks; its reports are discarded."""
     actions = dict.fromkeys(("send", "kill", "log"), lambda _: None)
     policy = HangPolicy(on_hang=OnHang.ACT, floor=1000.0)
     return HangGuard(**{"policy": policy, "folder": folder, "node": "w-0", **actions, **changes})
 
 
-async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
-    """Local ranks that are killed when one is declared hung, and perhaps outlives its group meanwhile."""
+async def condemn(folder: Path, pid: int, *, joins_next: bool) -> list[int]:
+    """Declare a rank hung, and return the local ranks that are killed; it may join the next group meanwhile."""
     killed: list[int] = []
     guard = a_guard(folder, kill=killed.append)
     cells = heartbeat_page.open_page(guard.prepare(0))
@@ -53,8 +53,8 @@ async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
     others = asyncio.all_tasks()
     guard.on_message(HangingRanks(generation=1, ranks=(0,), to_kill=(0,), sentences=("rank 0 is silent",)))
     (acting,) = asyncio.all_tasks() - others
-    await asyncio.sleep(0)  # it has sent the signal for stacks, and waits for them
-    if forms_anew:
+    await asyncio.sleep(0)  # it waits for the stacks that its signal requests
+    if joins_next:
         guard.begin(a_generation(2), 0, {0: pid}, folder)
     await acting
     guard.end()
@@ -62,19 +62,19 @@ async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("forms_anew", [False, True])
-def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, forms_anew: bool) -> None:
+@pytest.mark.parametrize("joins_next", [False, True])
+def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, joins_next: bool) -> None:
     (tmp_path / "0").mkdir()
     command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:
         assert deaf.stdout is not None
         assert deaf.stdout.readline() == b"ready\n"
-        assert asyncio.run(condemn(tmp_path, deaf.pid, forms_anew=forms_anew)) == ([] if forms_anew else [0])
+        assert asyncio.run(condemn(tmp_path, deaf.pid, joins_next=joins_next)) == ([] if joins_next else [0])
         deaf.kill()
 
 
 async def longest_steps(folder: Path, *, survives: bool) -> list[float]:
-    """What a process may be busy with: before it is known, when its group ends, and after a group where it was not."""
+    """Return the longest step of a process: at first, after steps, and after another group."""
     guard = a_guard(folder)
     cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
@@ -99,8 +99,8 @@ def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp
     assert (after < before) is survives
 
 
-async def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
-    """Whichever group of its process a rank is in: torch's own file is that of the first one."""
+async def test_the_flight_recorder_of_every_rank_is_on_disk_before_the_decision(tmp_path: Path) -> None:
+    """The rank may be in any group of its process, while torch's own file has the first one only."""
     sent: list[FromAgent] = []
     second = record({7: (4, 3)}, entry(4, "nccl:all_reduce", group=7, over=False))
     guard = a_guard(tmp_path, send=sent.append)

@@ -30,18 +30,13 @@ def never(sentence: str) -> None:
 def test_inductor_and_triton_are_pointed_into_the_directory_of_this_machine(tmp_path: Path) -> None:
     variables = compile_cache_variables({"DDP_COMPILE_CACHE": str(tmp_path)}, never)
 
-    assert variables == {
-        INDUCTOR: str(tmp_path / machine_key() / "inductor"),
-        TRITON: str(tmp_path / machine_key() / "triton"),
-    }
+    folder = tmp_path / machine_key()
+    assert variables == {INDUCTOR: str(folder / "inductor"), TRITON: str(folder / "triton")}
     assert all(Path(value).is_dir() for value in variables.values())
 
 
-def test_nothing_is_set_without_a_cache() -> None:
+def test_nothing_is_set_without_a_cache_or_without_its_directory_which_is_reported(tmp_path: Path) -> None:
     assert compile_cache_variables({}, never) == {}
-
-
-def test_a_directory_that_cannot_be_made_is_reported_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     messages: list[str] = []
 
@@ -49,11 +44,7 @@ def test_a_directory_that_cannot_be_made_is_reported_and_left_out(tmp_path: Path
     assert [str(tmp_path / "file") in sentence for sentence in messages] == [True]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"flags": "avx2"}, {"gpus": ("NVIDIA A100",)}, {"gpus": ()}],
-    ids=["instruction sets", "GPU model", "no GPU"],
-)
+@pytest.mark.parametrize("other", [{"flags": "avx2"}, {"gpus": ("NVIDIA A100",)}, {"gpus": ()}], ids=str)
 def test_machines_with_other_code_have_another_key(tmp_path: Path, other: dict[str, Any]) -> None:
     here = proc_of(tmp_path / "here", gpus=("NVIDIA H100", "NVIDIA H100"))
 

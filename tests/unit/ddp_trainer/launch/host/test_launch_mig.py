@@ -1,4 +1,4 @@
-"""MIG slices go to workers by their UUIDs, by fake device files and a fake ``nvidia-smi``."""
+"""MIG slices by UUID for each worker, with fake device files and a fake ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAUNCH = Launch(run_id="r", local_world_size=2, max_restarts=0, virtual_local_ra
 
 
 def a_node(tmp_path: Path, *uuids: str) -> tuple[Path, dict[str, str]]:
-    """A folder of device files, and an environment with an ``nvidia-smi`` that lists these."""
+    """Write device files and an ``nvidia-smi`` that lists these slices; return the folder and an environment."""
     caps = tmp_path / "dev" / "nvidia-caps"
     caps.mkdir(parents=True)
     (caps / "nvidia-cap1").touch()
@@ -32,9 +32,8 @@ def a_node(tmp_path: Path, *uuids: str) -> tuple[Path, dict[str, str]]:
 
 def test_each_worker_gets_the_uuid_of_a_slice(tmp_path: Path) -> None:
     devices, environ = a_node(tmp_path, *SLICES)
-    slices, doubt = slices_for(2, environ, one_each=True, devices=devices)
-    assert (slices, doubt) == (SLICES, "")
-    launch = replace(LAUNCH, slices=slices)
+    assert slices_for(2, environ, one_each=True, devices=devices) == (SLICES, "")
+    launch = replace(LAUNCH, slices=SLICES)
     workers = [prepared_environment(environ, launch, local_rank) for local_rank in range(2)]
     assert [worker["CUDA_VISIBLE_DEVICES"] for worker in workers] == list(SLICES)
     assert [worker["LOCAL_RANK"] for worker in workers] == ["0", "0"]
@@ -48,12 +47,11 @@ def test_whole_gpus_go_by_index(tmp_path: Path) -> None:
     assert prepared_environment(environ, LAUNCH, 1)["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_workers_that_would_share_a_slice_are_told_of(tmp_path: Path) -> None:
+def test_workers_that_would_share_a_slice_are_a_warning(tmp_path: Path) -> None:
     devices, environ = a_node(tmp_path, *SLICES)
-    slices, doubt = slices_for(2, environ, one_each=False, devices=devices)
+    slices, warning = slices_for(2, environ, one_each=False, devices=devices)
     assert slices == ()
-    assert "2 workers on a node of 2 MIG slices" in doubt
-    assert "--virtual-local-rank" in doubt
+    assert all(words in warning for words in ("2 workers on a node of 2 MIG slices", "--virtual-local-rank"))
     assert slices_for(1, environ, one_each=False, devices=devices) == (SLICES, "")
 
 

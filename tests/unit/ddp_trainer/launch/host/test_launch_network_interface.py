@@ -1,4 +1,4 @@
-"""Which interface ranks are told to listen on: what this machine's own routes and interfaces say."""
+"""The interface for ranks to listen on, by the routes and interfaces of this machine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def place(*addresses: str, of: int = 0, master: str = "10.0.0.1") -> Assignment:
     return place_of(group, f"t{of}")
 
 
-def test_a_node_alone_and_nodes_of_one_machine_are_told_nothing() -> None:
+def test_a_node_alone_and_nodes_of_one_machine_get_no_interface() -> None:
     for addresses in (("10.0.0.1",), ("127.0.0.1", "127.0.0.1"), ("127.16.1.1", "127.16.1.2")):
-        assert select_interface({}, place(*addresses, master=addresses[0])).environment == {}
-        assert select_interface({}, place(*addresses, master=addresses[0])).message == ""
+        selection = select_interface({}, place(*addresses, master=addresses[0]))
+        assert (selection.environment, selection.message) == ({}, "")
 
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
-def test_the_interface_on_the_way_to_the_others_is_told() -> None:
+def test_the_interface_on_the_route_to_the_others_is_selected() -> None:
     [name] = [interface.name for interface in list_interfaces() if route_from(FAR) in interface.addresses]
     environment = select_interface({}, place("127.0.1.1", FAR)).environment
     assert (environment["GLOO_SOCKET_IFNAME"], environment["TP_SOCKET_IFNAME"]) == (name, name)
@@ -42,7 +42,7 @@ def test_the_interface_on_the_way_to_the_others_is_told() -> None:
 
 
 @pytest.mark.skipif(bool(route_from(NOWHERE)), reason="This machine has a way to every IPv6 address.")
-def test_a_node_without_a_way_says_so() -> None:
+def test_a_node_without_a_route_has_a_warning() -> None:
     selection = select_interface({}, place("", NOWHERE))
     assert selection.environment == {}
     assert selection.message == (
@@ -53,7 +53,7 @@ def test_a_node_without_a_way_says_so() -> None:
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
 @pytest.mark.parametrize("rank", [0, 1])
-def test_in_a_static_group_the_way_to_rank_0_is_all_that_is_known(rank: int) -> None:
+def test_in_a_static_group_the_route_to_rank_0_decides(rank: int) -> None:
     static = place("", "", of=rank, master="first.example.com")
     for addressed in (place("", "", of=rank, master=FAR), replace(static, peer_addresses=(FAR,))):
         assert select_interface({}, addressed).environment["GLOO_SOCKET_IFNAME"] == interface_to(FAR)

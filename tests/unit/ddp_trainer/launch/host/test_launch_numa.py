@@ -1,4 +1,4 @@
-"""Workers near their GPUs, on a machine of two sockets with four NUMA nodes: its /sys and /proc as files."""
+"""CPU binding near the GPUs, on a machine of two sockets and four NUMA nodes as files of /sys and /proc."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ def root(tmp_path: Path) -> Path:
         core = cpu % 16
         at = tmp_path / f"sys/devices/system/cpu/cpu{cpu}"
         write(at / "topology/physical_package_id", core // 8)
-        write(at / "topology/thread_siblings_list", f"{core},{core + 16}")
         first = core // 4 * 4
-        alone = core == first
-        for index, level, shared in (
-            (0, 1, f"{core},{core + 16}"),
-            (3, 3, f"{core},{core + 16}" if alone else f"{first + 1}-{first + 3},{first + 17}-{first + 19}"),
-        ):
+        own, complex_of_three = f"{core},{core + 16}", f"{first + 1}-{first + 3},{first + 17}-{first + 19}"
+        write(at / "topology/thread_siblings_list", own)
+        for index, level, shared in ((0, 1, own), (3, 3, own if core == first else complex_of_three)):
             write(at / f"cache/index{index}/level", level)
             write(at / f"cache/index{index}/shared_cpu_list", shared)
     for number, (gpu, node) in enumerate(GPUS.items()):
@@ -66,12 +63,7 @@ def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> N
 
 @pytest.mark.parametrize(
     ("visible", "chosen"),
-    [
-        (None, list(GPUS)),
-        ("2,0", ["0000:8c:00.0", "0000:0a:00.0"]),
-        ("GPU-33-abc", ["0001:01:00.0"]),
-        ("", []),
-    ],
+    [(None, list(GPUS)), ("2,0", ["0000:8c:00.0", "0000:0a:00.0"]), ("GPU-33-abc", ["0001:01:00.0"]), ("", [])],
 )
 def test_visible_gpus_are_found_by_number_and_by_name(root: Path, visible: str | None, chosen: list[str]) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -93,7 +85,7 @@ def test_a_wrong_binding_is_one_sentence(
         bindings(mode, workers, a_machine(root, allowed))
 
 
-def test_a_kernel_that_does_not_tell_and_a_gpu_that_is_not_there_are_sentences(root: Path) -> None:
+def test_a_kernel_without_numa_nodes_and_an_unknown_gpu_are_errors(root: Path) -> None:
     (root / "sys/bus/pci/devices/0000:0a:00.0/numa_node").unlink()
     with pytest.raises(LaunchError, match="the kernel does not report what is near the GPUs"):
         bindings("node", 1, a_machine(root))

@@ -1,4 +1,4 @@
-"""Which errors are those of the folders of a launcher."""
+"""Directories of a run, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in a worker before its script."""
+"""Hooks that run in a worker before its script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGE = "package_of_a_test"
 
 
 def file_of(name: str, folder: Path) -> Path:
-    """Where the module of this name is looked for."""
+    """Return the path of the module with this name."""
     return folder.joinpath(*name.split(".")).with_suffix(".py")
 
 
@@ -39,7 +39,7 @@ def awaited(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         sys.modules.pop(module, None)
 
 
-def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(awaited: str) -> None:
+def test_the_callback_gets_a_module_after_its_import_and_no_other(awaited: str) -> None:
     imported: list[ModuleType] = []
     before = list(sys.meta_path)
     call_after_import(awaited, imported.append)
@@ -47,12 +47,11 @@ def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(a
     assert finder.find_spec("json", None) is None
     assert not imported
     module = importlib.import_module(awaited)
-    assert imported == [module]
-    assert module.VALUE == 7
-    assert sys.meta_path == before, "it leaves"
+    assert (imported, module.VALUE) == ([module], 7)
+    assert sys.meta_path == before, "the finder is removed"
 
 
-def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
+def test_the_callback_gets_a_module_that_is_imported_already(awaited: str) -> None:
     module = importlib.import_module(awaited)
     before, imported = list(sys.meta_path), []
     call_after_import(awaited, imported.append)
@@ -60,7 +59,7 @@ def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
     assert sys.meta_path == before
 
 
-def test_a_module_that_fails_is_not_told_of(awaited: str, tmp_path: Path) -> None:
+def test_the_callback_gets_no_module_that_fails(awaited: str, tmp_path: Path) -> None:
     file_of(awaited, tmp_path).write_text("raise ValueError('broken')\n")
     imported: list[ModuleType] = []
     call_after_import(awaited, imported.append)
@@ -100,15 +99,13 @@ def test_other_processes_of_the_pod_are_left_alone(tmp_path: Path) -> None:
 )
 def test_torchrun_becomes_the_launcher_with_the_flags_of_the_platform(tmp_path: Path, start: list[str]) -> None:
     runtime = tmp_path / "runtime"
-    shutil.copytree(
-        ROOT / "ddp_trainer", runtime / "ddp_trainer", ignore=shutil.ignore_patterns("train", "__pycache__")
-    )
+    left_out = shutil.ignore_patterns("train", "__pycache__")
+    shutil.copytree(ROOT / "ddp_trainer", runtime / "ddp_trainer", ignore=left_out)
     shutil.copy(runtime / "ddp_trainer" / "runtime_start.py", runtime / "__main__.py")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "torchrun").write_text("raise SystemExit('stock')\n")
-    (tmp_path / "show.py").write_text(
-        "import os, sys\nos.write(1, f\"{os.environ['RANK']} {sys.argv[1:]}\\n\".encode())\n"
-    )
+    show = "import os, sys\nos.write(1, f\"{os.environ['RANK']} {sys.argv[1:]}\\n\".encode())\n"
+    (tmp_path / "show.py").write_text(show)
     environ = {
         "PATH": os.defpath,
         "PYTHONPATH": str(runtime / HOOKS.relative_to(ROOT)),

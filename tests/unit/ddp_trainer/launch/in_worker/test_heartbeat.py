@@ -1,4 +1,4 @@
-"""What the worker's thread relies on in torch, and what it leaves alone."""
+"""The heartbeat thread of a worker, and the private parts of torch that it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.recorder_server import entry, record
 
 
 class Group:
-    """A process group as torch's, as far as it is looked at."""
+    """Process group with the methods that the thread uses."""
 
     def __init__(self, size: int, begun: int = 7) -> None:
         self._size, self.begun = size, begun
@@ -31,7 +31,7 @@ class Group:
 
 
 class FakeC10d(ModuleType):
-    """A module with a default group, as torch's."""
+    """Module with a default group in the form of torch's."""
 
     def __init__(self) -> None:
         super().__init__(heartbeat.C10D)
@@ -84,20 +84,18 @@ def test_a_group_begins_the_beat_and_its_end_ends_it(cells: memoryview[float]) -
         watcher.stop()
 
 
-def test_a_group_of_one_rank_has_nobody_to_wait_for(cells: memoryview[float]) -> None:
+def test_a_group_of_one_rank_and_a_fork_write_no_heartbeat(
+    cells: memoryview[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, _ = followed()
     module._update_default_pg(Group(1))
     assert cells[heartbeat_page.HAS_GROUP] == 0
-
-
-def test_a_fork_leaves_the_page_to_its_parent(cells: memoryview[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _ = followed()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     module._update_default_pg(Group(2))
     assert cells[heartbeat_page.HAS_GROUP] == 0
 
 
-def test_a_torch_without_the_private_function_is_left_as_it_is(cells: memoryview[float]) -> None:
+def test_a_torch_without_the_private_function_has_no_heartbeat(cells: memoryview[float]) -> None:
     module = ModuleType(heartbeat.C10D)
     assert heartbeat.track_default_group(module) is None
     assert cells[heartbeat_page.HAS_GROUP] == 0
@@ -106,9 +104,8 @@ def test_a_torch_without_the_private_function_is_left_as_it_is(cells: memoryview
 def test_a_backend_that_does_not_count_is_no_reason_to_fail(cells: memoryview[float]) -> None:
     module, watcher = followed()
     try:
-        group = Group(2)
-        monkey: Any = group
-        monkey._get_sequence_number_for_group = None
+        group: Any = Group(2)
+        group._get_sequence_number_for_group = None
         module._update_default_pg(group)
         assert (cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE]) == (1, -1)
     finally:
@@ -134,7 +131,7 @@ def test_a_lazy_module_is_not_loaded_to_list_what_is_imported(tmp_path: Path, mo
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, module)
         spec.loader.exec_module(module)
-    monkeypatch.setitem(sys.modules, "scipy", ModuleType("scipy"))  # without a spec, as what scripts make by themselves
+    monkeypatch.setitem(sys.modules, "scipy", ModuleType("scipy"))  # without a spec, like a module that a script makes
     heartbeat.write_imports(str(tmp_path / "imports"))
     modules = (tmp_path / "imports").read_text().splitlines()
     assert {"torch", "torch.distributed", "ddp_trainer"} <= {*modules}

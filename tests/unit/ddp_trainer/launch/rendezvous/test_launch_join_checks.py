@@ -1,4 +1,4 @@
-"""Nodes that join a run which looks at its nodes: who is asked to meet whom, and who is let in."""
+"""Nodes that join a run with a preflight: who takes part in it, and who is accepted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def meetings(agent: SimulatedAgent) -> list[RunPreflight]:
     return [message for message in agent.heard if isinstance(message, RunPreflight)]
 
 
-def test_one_that_is_not_fit_keeps_nobody_else_waiting() -> None:
+def test_a_node_that_is_not_fit_does_not_delay_others() -> None:
     run, (member,) = group_of(1, most=3)
     bad, good = comes(run, 1, 2)
     bad.record_result(fit=False)
@@ -51,7 +51,7 @@ def test_the_place_of_a_lost_node_is_taken_by_one_that_was_looked_at_too() -> No
     assert (first.runs, instead.runs) == (2, 2)
 
 
-def test_where_nobody_is_left_to_meet_with_a_node_is_taken_in_unseen() -> None:
+def test_a_node_is_accepted_without_a_preflight_if_no_member_is_left() -> None:
     run, (member,) = group_of(1)
     (newcomer,) = comes(run, 1)
     member.mark_disconnected()
@@ -61,7 +61,7 @@ def test_where_nobody_is_left_to_meet_with_a_node_is_taken_in_unseen() -> None:
     assert newcomer.runs == 2
 
 
-def test_a_no_in_which_an_onlooker_was_lost_does_not_count() -> None:
+def test_a_failed_preflight_in_which_a_member_was_lost_does_not_count() -> None:
     run, (member, lost) = group_of(2)
     (newcomer,) = comes(run, 2)
     lost.mark_disconnected()
@@ -72,7 +72,7 @@ def test_a_no_in_which_an_onlooker_was_lost_does_not_count() -> None:
     assert list(meetings(newcomer)[-1].names) == ["worker-0", "worker-2"]
 
 
-def test_an_answer_to_an_earlier_question_is_not_heard() -> None:
+def test_the_result_of_an_earlier_preflight_does_not_count() -> None:
     run, (member,) = group_of(1)
     (newcomer,) = comes(run, 1)
     newcomer.mark_disconnected()
@@ -96,7 +96,7 @@ def test_of_many_members_a_few_take_part_and_of_many_newcomers_a_few_at_once() -
     assert [len(meetings(newcomer)) for newcomer in newcomers] == [1] * (AT_ONCE + 1) + [0]
 
 
-def test_nobody_is_asked_who_does_not_look() -> None:
+def test_nodes_without_a_preflight_take_part_in_none() -> None:
     for members_look, newcomer_looks in ((False, True), (True, False)):
         run, (member,) = group_of(1, preflights=members_look)
         (newcomer,) = comes(run, 1, preflights=newcomer_looks)
@@ -153,7 +153,7 @@ def test_a_node_that_came_to_a_forgetful_store_meets_the_members_when_they_are_b
     assert (member.runs, member.asked_to_stop) == (1, None)
 
 
-def test_a_node_that_was_in_a_group_comes_back_without_another_look() -> None:
+def test_a_node_that_was_in_a_group_comes_back_without_another_preflight() -> None:
     run, (member, aside, lost) = group_of(3)
     aside.fail().step_aside()
     lost.mark_disconnected()

@@ -1,3 +1,5 @@
+"""Membership of a run: when groups form, stop and end."""
+
 from __future__ import annotations
 
 from ddp_trainer.launch.failures import EARLY_EXIT
@@ -49,9 +51,8 @@ def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
     expected = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
     assert (first.last, second.last) == (expected, expected)
     second.mark_disconnected()
-    assert first.last == Waiting(
-        nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"), missing_count=2
-    )
+    missing = ("worker-1", "worker-2")
+    assert first.last == Waiting(nodes=1, spare=False, names=("worker-0",), missing=missing, missing_count=2)
 
 
 def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
@@ -121,8 +122,7 @@ def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
     assert run.membership.phase is RunPhase.STOPPING  # never two worlds: the other's workers still run
     second.join()
     assert (first.runs, second.runs) == (2, 2)
-    assert run.starts[-1].restarts == {"failure": 1}
-    assert run.starts[-1].restarts_left == 0
+    assert (run.starts[-1].restarts, run.starts[-1].restarts_left) == ({"failure": 1}, 0)
 
 
 def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unless_a_rank_is_lost_then() -> None:

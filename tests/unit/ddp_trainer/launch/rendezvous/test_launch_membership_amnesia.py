@@ -1,4 +1,4 @@
-"""The store is restarted with empty memory; the agents are what it can learn from."""
+"""A store that was restarted with empty memory, and learns from the agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def test_a_store_that_forgot_everything_goes_on_counting_where_the_old_one_stopp
         run.reconnect(agent)
     agents[0].fail().join()
     agents[1].join()
-    assert run.starts[-1].number == 3
-    assert run.starts[-1].restarts == {"failure": 2}
-    assert run.starts[-1].restarts_left == 0
+    last = run.starts[-1]
+    assert (last.number, last.restarts, last.restarts_left) == (3, {"failure": 2}, 0)
 
 
 def test_a_store_that_forgot_everything_gives_up_on_members_that_do_not_come_back() -> None:

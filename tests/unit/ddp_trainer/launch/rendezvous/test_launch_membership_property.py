@@ -1,4 +1,4 @@
-"""Whatever agents do, and in whatever order: one world, growing numbers, ranks by index, and in the end a group."""
+"""Random events of a run: there is one world, numbers grow, ranks follow the index, and a group forms in the end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RandomRun(RuleBasedStateMachine):
         if not any(agent.generation == self.run.starts[-1] for agent in self.run.agents.values() if self.run.starts):
             self.first_of_this_store = len(self.run.starts)  # all who knew the number are dead
         # Those with workers come within a second; the store waits three before it forms a small group. A full one it
-        # forms at once, and its number is one more than the highest it was told: so those that know it come first.
+        # forms immediately, with the highest number that it was sent plus one: so those that know it come first.
         known = {agent.token: agent.generation.number if agent.generation else 0 for agent in self.run.agents.values()}
         for agent in sorted(self.run.agents.values(), key=lambda a: (a.runs is None, -known[a.token])):
             joining = agent.standing is WorkerState.IDLE
@@ -117,7 +117,7 @@ class RandomRun(RuleBasedStateMachine):
             assert len({node.name for node in generation.nodes}) == len(generation.nodes)
 
     def teardown(self) -> None:
-        """When the storm is over and pods are there, a group forms."""
+        """Check that a group forms once pods are there and nothing else happens."""
         if any(isinstance(agent.last, Over) for agent in self.run.agents.values()):
             return
         self.run.joined(20, 21, 22)

@@ -1,4 +1,4 @@
-"""Nodes that get ready, or replace a dead worker, while the others' workers go on."""
+"""Nodes that prepare workers, or replace a dead worker, while the others' workers continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_newcomer_that_cannot_get_ready_is_taken_in_as_it_is() -> None:
     assert first.asked_to_stop == Stop(graceful=True)
 
 
-def test_a_newcomer_to_workers_that_are_started_anew_is_taken_in_at_once() -> None:
+def test_a_newcomer_to_workers_that_are_restarted_is_accepted_without_preparation() -> None:
     run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(10)
     first.outlive()

@@ -1,4 +1,4 @@
-"""Where a rank that failed stands in the layout of its job, as its launcher tells it."""
+"""Place of a failed rank in the layout of its job, in the messages of its launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.launch_simulation import place_of
 
 NODES = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
 GROUP = place_of(Generation(number=1, fence=1, nodes=NODES, master_address="10.0.0.1", master_port=1), "t1")
-"""Of the second of two nodes with two workers each."""
+"""Place of the second of two nodes with two workers each."""
 
 
 def a_builder(parallel: str) -> FailureBuilder:
@@ -38,14 +38,13 @@ def a_builder(parallel: str) -> FailureBuilder:
 def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tmp_path: Path) -> None:
     failure = a_builder(parallel).ended(GROUP, 1, 1)
     assert failures.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
-
     message = tmp_path / "message"
     TerminationReport({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})
     place = json.loads(message.read_text()).get("place", "")
     assert who == f"Rank 3{f' ({place})' if place else ''} on worker-1"
 
 
-def test_what_workers_say_they_train_by_goes_before_the_environment() -> None:
+def test_the_layout_of_the_workers_precedes_that_of_the_environment() -> None:
     builder = a_builder("shard=4")
     builder.parallel = "tp=2,pp=2"
     assert builder.ended(GROUP, 1, 1).place == "pp 1, tp 1"

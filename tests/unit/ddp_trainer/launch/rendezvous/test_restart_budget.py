@@ -1,4 +1,4 @@
-"""Which ends of a group use up the restart budget, and how a run ends whose budget is spent."""
+"""Ends of a group that use up the restart budget, and the end of a run without budget."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def with_crash(agent: SimulatedAgent) -> SimulatedAgent:
 
 
 def crashed(run: SimulatedRun, agent: SimulatedAgent) -> SimulatedAgent:
-    """The launcher of an agent dies, and the pod has started the next one, which has not joined yet."""
+    """Crash the launcher of an agent; return the agent of its successor, which has not joined yet."""
     agent.mark_disconnected()
     run.wait(1)
     return with_crash(run.agent(agent.index))
@@ -167,7 +167,7 @@ def test_a_new_pod_without_a_crash_leaves_none_to_charge() -> None:
 
 
 def groups_until_the_end(run: SimulatedRun, agent: SimulatedAgent, errors: list[tuple[int, str, str]]) -> int:
-    """How many groups a run of one node had, each of which ends before a step with the next of these errors."""
+    """End each group before its first step with the next of these errors; return the number of groups."""
     for exit_code, reason, message in errors:
         if isinstance(agent.last, Over):
             break

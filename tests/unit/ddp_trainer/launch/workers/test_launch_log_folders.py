@@ -1,4 +1,4 @@
-"""Which folder the files of a generation are in, also those of workers that were started before it."""
+"""Log directory of each generation, also for workers that were started before it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_workers_wrote_while_they_got_ready_is_in_the_folder_of_the_generat
 
 
 async def replace_second_worker(log_dir: Path, times: int) -> None:
-    """Form generations that the first worker survives and the second one does not."""
+    """Form generations in which the first worker survives and the second one is replaced."""
     ended: asyncio.Queue[int] = asyncio.Queue()
     workers = workers_in(log_dir, ended)
     workers.launch = Launch(run_id="run", local_world_size=2, max_restarts=times)

@@ -1,4 +1,4 @@
-"""When a process beside the agent starts again."""
+"""Restart of a process beside the agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddp_trainer.launch.workers.sidecar import Sidecar
 
 
 class Processes:
-    """Keeps the handlers of processes that end; the second start fails."""
+    """Children that keep the handlers of exits, and whose second start fails."""
 
     def __init__(self) -> None:
         self.started: asyncio.Queue[Callable[[int], None]] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""How far ranks are in their collectives, by pulse and flight recorder."""
+"""Progress of ranks in their collectives, by heartbeat page and flight recorder."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def collectives(tmp_path: Path, clock: Clock) -> Collectives:
 
 
 @pytest.mark.usefixtures("cells")
-def test_without_a_recorder_the_pulse_tells_what_was_begun(collectives: Collectives) -> None:
+def test_without_a_recorder_the_heartbeat_page_has_the_last_collective_begun(collectives: Collectives) -> None:
     collectives.query_due_ranks()
     assert collectives.values(0) == {BEGUN: 7.0}
     assert collectives.values(1) == {}
 
 
-def test_a_silent_rank_is_where_its_recorder_says(
+def test_the_position_of_a_silent_rank_is_that_of_its_recorder(
     tmp_path: Path, collectives: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
         collectives.query_due_ranks()
     assert collectives.values(0) == {BEGUN: 8.0, OVER: 7.0}
     clock.now += 60.0
-    collectives.query_due_ranks()  # now nobody answers any more
+    collectives.query_due_ranks()  # no server answers now
     assert collectives.values(0) == {BEGUN: 8.0, OVER: 7.0}
     cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 12.0
     assert collectives.values(0) == {BEGUN: 12.0, OVER: 7.0}
 
 
-def test_at_most_four_groups_are_told_of(tmp_path: Path, collectives: Collectives, cells: memoryview[float]) -> None:
+def test_at_most_four_groups_are_reported(tmp_path: Path, collectives: Collectives, cells: memoryview[float]) -> None:
     groups = {number: (number, number) for number in range(9)}
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record(groups, entry(1))}):
         collectives.query_due_ranks()
@@ -71,12 +71,12 @@ def test_a_record_of_the_group_before_is_left_out(
     assert collectives.values(0) == {BEGUN: 2.0}
 
 
-def test_a_torch_that_does_not_count_tells_nothing(collectives: Collectives, cells: memoryview[float]) -> None:
+def test_a_torch_that_does_not_count_has_no_series(collectives: Collectives, cells: memoryview[float]) -> None:
     cells[heartbeat_page.SEQUENCE] = -1.0
     assert collectives.values(0) == {}
 
 
-def test_a_rank_is_asked_now_and_then_and_at_once_when_it_falls_silent(
+def test_a_rank_is_queried_at_intervals_and_when_it_falls_silent(
     tmp_path: Path, collectives: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     queried = []

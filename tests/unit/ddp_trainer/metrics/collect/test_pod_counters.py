@@ -1,25 +1,23 @@
-"""What a pod says its ranks have come to together."""
+"""Counters of a pod: sums over its ranks that never fall."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.pod_sampler import PodCounters
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, read_pod_snapshot
 from ddp_trainer.process.recorder import RankRecorder
+from tests.support.metrics_processes import rank_variables
 
 SAMPLES = "ddp_pod_samples_total"
 FORWARD = cell("ddp_pod_step_phase_seconds_total", Phase.FORWARD)
 
 
 def rank(directory: Path, local: int) -> RankRecorder:
-    """A rank of a pod of two."""
-    environ = {Env.METRICS_DIR: str(directory), "RANK": f"{local}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": "2"}
-    recorder = attach.rank_recorder(environ)
+    recorder = attach.rank_recorder(rank_variables(directory, local, of=2))
     recorder.identity(rank=local, local_rank=local, world_size=2, backend="gloo", device="cpu")
     return recorder
 
@@ -42,7 +40,7 @@ def test_a_sum_grows_as_its_ranks_do(tmp_path: Path) -> None:
     assert looked(sums, tmp_path) == values, "a look adds nothing by itself"
 
 
-def test_what_was_there_before_the_exporter_is_none_of_its_growth(tmp_path: Path) -> None:
+def test_steps_before_the_start_of_the_exporter_do_not_count(tmp_path: Path) -> None:
     recorder = rank(tmp_path, 0)
     stepped(recorder, 16)
     sums = PodCounters()
@@ -72,7 +70,7 @@ def test_a_sum_does_not_fall_when_a_board_is_lost_nor_jump_when_it_is_there_agai
     assert looked(sums, tmp_path)[SAMPLES] == 25
 
 
-def test_a_board_that_began_anew_is_counted_from_0(tmp_path: Path) -> None:
+def test_a_new_board_is_counted_from_0(tmp_path: Path) -> None:
     sums = PodCounters()
     looked(sums, tmp_path)
     stepped(rank(tmp_path, 0), 16)

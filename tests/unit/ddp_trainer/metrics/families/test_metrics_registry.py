@@ -1,4 +1,4 @@
-"""The catalogue: names, units, labels, and what follows from it."""
+"""Catalogue of metrics: names, series, and their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at every so many steps."""
+"""Sampled steps: busy time, exposed communication, and passes of the garbage collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ddp_trainer.metrics.record.sampler import Watch
 
 
 class Model:
-    """Has DDP's timer, as torch's bindings show it; ``tests/local/metrics/test_metrics_hooks.py`` asks torch's own."""
+    """A model with DDP's timer, in the form of torch's bindings.
+
+    ``tests/local/metrics/test_metrics_hooks.py`` reads the timer of torch.
+    """
 
     def __init__(self, exposed: float = 0.25, passes: int = 1) -> None:
         self.rate = STOCK_RATE
@@ -63,13 +66,26 @@ def run(watch: Watch, models: list[Model], steps: int, seconds: float = 1.0, wai
             until = left = watch.sample_if_due(seconds, waited, until)
 
 
-def test_a_sampled_step_is_split_into_busy_and_exposed() -> None:
-    recorder, model = Heard(), Model(exposed=0.25)
-    ddp_comm_sampler.models.add(model)
-    run(Watch(recorder), [model], 50)
-    assert set(recorder.samples) == {(0.75, 0.25)}
+@pytest.mark.parametrize(
+    ("models", "waited", "sample"),
+    [
+        pytest.param([Model(0.25)], 0.0, (0.75, 0.25), id="one model"),
+        pytest.param([Model(0.25), Model(0.5)], 0.0, (0.25, 0.75), id="two models, one after the other"),
+        pytest.param([Model(0.125, passes=4)], 0.0, (0.5, 0.5), id="a wait in each of several passes"),
+        pytest.param([Model(9.0)], 0.0, (0.0, 1.0), id="no longer than the step"),
+        pytest.param([Model(0.25)], 0.125, (0.625, 0.375), id="with the waits that the loop reports"),
+        pytest.param([], 0.5, (0.5, 0.5), id="a loop without DDP"),
+    ],
+)
+def test_a_sampled_step_is_split_into_busy_and_exposed(
+    models: list[Model], waited: float, sample: tuple[float, float]
+) -> None:
+    recorder = Heard()
+    ddp_comm_sampler.models.update(models)
+    run(Watch(recorder), models, 50, waited=waited)
+    assert set(recorder.samples) == {sample}
     assert 2 <= len(recorder.samples) <= 10
-    assert model.rate == STOCK_RATE, "between samples DDP times as often as ever"
+    assert {model.rate for model in models} <= {STOCK_RATE}, "DDP keeps its own rate between samples"
 
 
 def test_the_share_of_the_forward_pass_comes_from_the_timer() -> None:
@@ -80,41 +96,7 @@ def test_the_share_of_the_forward_pass_comes_from_the_timer() -> None:
     assert Watch(Heard()).forward_share == 1.0, "not known without a sample"
 
 
-def test_two_models_are_waited_for_one_after_the_other() -> None:
-    recorder, models = Heard(), [Model(0.25), Model(0.5)]
-    ddp_comm_sampler.models.update(models)
-    run(Watch(recorder), models, 50)
-    assert set(recorder.samples) == {(0.25, 0.75)}
-
-
-def test_a_step_of_several_passes_waits_in_each() -> None:
-    recorder, model = Heard(), Model(exposed=0.125, passes=4)
-    ddp_comm_sampler.models.add(model)
-    run(Watch(recorder), [model], 50)
-    assert set(recorder.samples) == {(0.5, 0.5)}
-
-
-def test_nobody_waits_longer_than_a_step_takes() -> None:
-    recorder, model = Heard(), Model(exposed=9.0)
-    ddp_comm_sampler.models.add(model)
-    run(Watch(recorder), [model], 20)
-    assert set(recorder.samples) == {(0.0, 1.0)}
-
-
-def test_what_a_loop_knows_of_its_waiting_is_added_to_what_ddp_knows() -> None:
-    recorder, model = Heard(), Model(exposed=0.25)
-    ddp_comm_sampler.models.add(model)
-    run(Watch(recorder), [model], 20, waited=0.125)
-    assert set(recorder.samples) == {(0.625, 0.375)}
-
-
-def test_a_loop_without_ddp_tells_by_itself_what_it_waits_for() -> None:
-    recorder = Heard()
-    run(Watch(recorder), [], 50, waited=0.5)
-    assert set(recorder.samples) == {(0.5, 0.5)}
-
-
-def test_nothing_is_claimed_where_nothing_is_known() -> None:
+def test_without_ddp_and_without_reported_waits_there_is_no_sample() -> None:
     recorder = Heard()
     run(Watch(recorder), [], 500)
     run(Watch(recorder, waits_are_told=False), [], 500, waited=0.5)
@@ -141,15 +123,13 @@ def test_ten_samples_fit_into_five_minutes_of_any_step() -> None:
             steps += sampling.wait
             model.iteration += 1
             samples += isinstance(sampling.end_step(seconds, 0.0), Sample)
-        assert samples >= 10
-        assert samples <= 10 + steps / min(MOST_STEPS, max(2, 30 / seconds)), "and not many more"
+        assert 10 <= samples <= 10 + steps / min(MOST_STEPS, max(2, 30 / seconds))
 
 
-def test_a_pass_of_the_garbage_collector_is_heard_by_the_last_one_that_asked() -> None:
+def test_a_pass_of_the_garbage_collector_is_reported_to_the_newest_listener() -> None:
     before = len(gc.callbacks)
-    first: list[float] = []
-    second: list[float] = []
-    gc.disable()  # passes that nobody asked for would be counted, too
+    first, second = list[float](), list[float]()
+    gc.disable()  # no passes but those of the test
     try:
         recorder_factory.watch_gc(first.append)
         gc.collect()

@@ -1,9 +1,8 @@
-"""What only a script knows of its steps."""
+"""Values that a script logs."""
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 from pathlib import Path
@@ -21,20 +20,26 @@ from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 from ddp_trainer.metrics.storage.user_values import UserValues
+from tests.support.metrics_processes import rank_variables
 
 
-def told(directory: Path) -> dict[str, float]:
+@pytest.fixture(autouse=True)
+def no_earlier_warnings() -> None:
+    suppress_errors._warned.clear()
+
+
+def board_values(directory: Path) -> dict[str, float]:
     return read(rank_board_path(directory, 0), RANK).values
 
 
-def test_what_is_told_arrives_and_work_adds_up(tmp_path: Path) -> None:
+def test_values_are_recorded_and_work_adds_up(tmp_path: Path) -> None:
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
     for loss in (torch.tensor(2.0, requires_grad=True), torch.tensor([1.5])):
         log(loss=loss, tokens=1024, flops=1e9, gradient_norm=torch.tensor(3.0), learning_rate=0.1)
-    values = told(tmp_path)
+    values = board_values(tmp_path)
     assert (values[Metric.LOSS], values[Metric.GRADIENT_NORM], values[Metric.LEARNING_RATE]) == (1.5, 3.0, 0.1)
     assert (values[Metric.TOKENS], values[Metric.MODEL_FLOPS]) == (2048, 2e9)
-    assert values[Metric.STEPS] == 0, "they are counted by whom sees them"
+    assert values[Metric.STEPS] == 0, "log() counts no steps"
 
 
 def test_a_tensor_with_a_gradient_is_recorded_without_a_warning(tmp_path: Path) -> None:
@@ -44,7 +49,7 @@ def test_a_tensor_with_a_gradient_is_recorded_without_a_warning(tmp_path: Path) 
         attach.log({Env.METRICS_DIR: str(tmp_path)}, loss=weight, gradient_norm=weight, penalty=weight)
     finally:
         torch.set_warn_always(False)
-    values = told(tmp_path)
+    values = board_values(tmp_path)
     assert (values[Metric.LOSS], values[Metric.GRADIENT_NORM], exported(tmp_path)) == (2.0, 2.0, {"penalty": 2.0})
 
 
@@ -52,27 +57,25 @@ def test_a_tensor_with_a_gradient_is_recorded_without_a_warning(tmp_path: Path) 
     "nonsense", [{"loss": "low"}, {"loss": torch.ones(2)}, {"tokens": object()}], ids=["text", "two", "object"]
 )
 def test_nonsense_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, nonsense: dict[str, Any]) -> None:
-    suppress_errors._warned.clear()
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
-    with caplog.at_level(logging.WARNING):
-        log(**nonsense)
-        log(**nonsense)
+    log(**nonsense)
+    log(**nonsense)
     (record,) = caplog.records
     assert record.getMessage().startswith("metrics: log is not recorded (")
 
 
 def exported(directory: Path, rank: int = 0) -> dict[str, float]:
-    """The script's own values, as Prometheus gets them of a rank."""
+    """Return the script's own values of a rank, from a scrape."""
     families = {family.name: family for family in Exposition(directory, "digits", directory).collect()}
     found = families.get("ddp_user_value")
     samples = found.samples if found else ()
     return {sample.labels["name"]: sample.value for sample in samples if sample.labels["rank"] == str(rank)}
 
 
-def test_one_line_reports_values_and_every_call_is_of_the_same_log(tmp_path: Path) -> None:
+def test_one_line_reports_values_and_every_call_returns_the_same_log(tmp_path: Path) -> None:
     here = {Env.METRICS_DIR: str(tmp_path)}
     log = attach.log(here, loss=0.5, val_accuracy=0.93)
-    assert told(tmp_path)[Metric.LOSS] == 0.5
+    assert board_values(tmp_path)[Metric.LOSS] == 0.5
     assert exported(tmp_path) == {"val_accuracy": 0.93}
     assert attach.log(here, environment=2.0) is log, "any name may be that of a value"
     assert exported(tmp_path) == {"val_accuracy": 0.93, "environment": 2.0}
@@ -86,15 +89,10 @@ def test_a_value_that_is_not_finite_is_exported_as_it_is(tmp_path: Path) -> None
 
 
 def test_a_value_that_is_no_number_costs_a_warning_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    suppress_errors._warned.clear()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            attach.log({Env.METRICS_DIR: str(tmp_path)}, two=torch.ones(2), text="high", huge=10**400, good=1)
-    assert [record.getMessage().split(" is not")[0] for record in caplog.records] == [
-        "metrics: the value 'two'",
-        "metrics: the value 'text'",
-        "metrics: the value 'huge'",
-    ]
+    for _ in range(2):
+        attach.log({Env.METRICS_DIR: str(tmp_path)}, two=torch.ones(2), text="high", huge=10**400, good=1)
+    values = [record.getMessage().split(" is not")[0] for record in caplog.records]
+    assert values == [f"metrics: the value '{name}'" for name in ("two", "text", "huge")]
     assert exported(tmp_path) == {"good": 1.0}
 
 
@@ -103,11 +101,11 @@ def test_a_loss_that_a_recorder_reports_is_that_of_the_job(tmp_path: Path, *, is
     here = {Env.METRICS_DIR: str(tmp_path)}
     if is_first:
         attach.log(here, loss=9.0)
-        assert told(tmp_path)[Metric.LOSS] == 9.0
+        assert board_values(tmp_path)[Metric.LOSS] == 9.0
     recorder = attach.rank_recorder(here)
     recorder.progress(0.5, 0.1)
     attach.log(here, loss=9.0, val_accuracy=0.93)
-    assert told(tmp_path)[Metric.LOSS] == 0.5
+    assert board_values(tmp_path)[Metric.LOSS] == 0.5
     assert exported(tmp_path) == {"val_accuracy": 0.93}
 
 
@@ -145,7 +143,7 @@ def test_values_with_names_of_their_own_are_exported_of_each_rank(tmp_path: Path
     log(val_accuracy=0.6)
     assert exported(tmp_path)["val_accuracy"] == 0.5, "the file is not written at each step"
     log(extra={"val/top5": 0.75, "once_per_epoch": 1.0})
-    assert exported(tmp_path)["once_per_epoch"] == 1.0, "a name that is reported rarely is written at once"
+    assert exported(tmp_path)["once_per_epoch"] == 1.0, "a name that is reported rarely is written immediately"
     log(val_accuracy=0.6)
     log._own.flush()
     assert exported(tmp_path)["val_accuracy"] == 0.6
@@ -157,30 +155,25 @@ def test_values_with_names_of_their_own_are_exported_of_each_rank(tmp_path: Path
     restarted.flush()
     names = ["val_accuracy", "val/top5", "once_per_epoch", "f1"]
     assert [*exported(tmp_path)] == names, "a restarted worker continues"
-    other = {Env.METRICS_DIR: str(tmp_path), "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    attach.log(other, mine=1.0)
+    attach.log(rank_variables(tmp_path, 1, of=2), mine=1.0)
     assert exported(tmp_path, rank=1) == {"mine": 1.0}
     assert "mine" not in exported(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a" * 49, "a b", 'a"b', "größe", "a\nb", "a{b}"])
 def test_a_wrong_name_is_refused_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
-    suppress_errors._warned.clear()
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
-    with caplog.at_level(logging.WARNING):
-        log(extra={name: 1.0, "good": 2.0})
-        log(extra={name: 1.0})
+    log(extra={name: 1.0, "good": 2.0})
+    log(extra={name: 1.0})
     (record,) = caplog.records
     assert "begins with a letter" in record.getMessage()
     assert exported(tmp_path) == {"good": 2.0}
 
 
 def test_a_rank_has_32_names_whatever_the_file_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    suppress_errors._warned.clear()
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
-    with caplog.at_level(logging.WARNING):
-        log(extra={f"n{number}": number for number in range(40)})
-        log(extra={f"step {number}": number for number in range(40)})
+    log(extra={f"n{number}": number for number in range(40)})
+    log(extra={f"step {number}": number for number in range(40)})
     assert len(exported(tmp_path)) == 32
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("metrics: a further value is not recorded ('n32': 32 names are in use")
@@ -194,7 +187,7 @@ def test_a_rank_has_32_names_whatever_the_file_holds(tmp_path: Path, caplog: pyt
 
 
 class OnGpu:
-    """A loss on a device that works behind its host."""
+    """A loss on a device that runs asynchronously."""
 
     is_cuda = True
 
@@ -219,9 +212,9 @@ def test_a_loss_on_a_gpu_is_told_when_it_has_arrived(tmp_path: Path) -> None:
     log = Log(attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)}), fetch=fetch)
     log(loss=loss)
     log(loss=loss)
-    assert Metric.LOSS not in told(tmp_path)
+    assert Metric.LOSS not in board_values(tmp_path)
     loss.is_there = True
     log(loss=loss)
-    assert told(tmp_path)[Metric.LOSS] == 0.5
+    assert board_values(tmp_path)[Metric.LOSS] == 0.5
     log(loss=loss)
     assert copies == [loss], "once a second is enough"

@@ -1,4 +1,4 @@
-"""What a scrape shows of the boards."""
+"""Series of a scrape, from the boards of a pod."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
 from ddp_trainer.process.recorder import FormedGroup, RankRecorder
+from tests.support.metrics_processes import rank_variables
 from tests.support.recorder_server import entry, record, recorder_at
 
 GPU_MEMORY = ("allocated", "reserved", "peak_allocated", "limit")
@@ -35,22 +36,20 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecorder:
-    recorder = attach.rank_recorder(
-        {Env.METRICS_DIR: str(directory), "RANK": f"{number}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": f"{of}"}
-    )
+    recorder = attach.rank_recorder(rank_variables(directory, number, local=local, of=of))
     recorder.identity(rank=number, local_rank=local, world_size=8, backend="gloo", device="cpu")
     return recorder
 
 
-def tell_of_gpu(recorder: RankRecorder) -> None:
-    """What only a machine with a GPU can tell."""
+def report_gpu(recorder: RankRecorder) -> None:
+    """Report the memory and the speed of a GPU."""
     assert isinstance(recorder, BoardRankRecorder)
     recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
     recorder._board.put({Metric.PEAK_FLOPS: 1e15})
 
 
 def pod(directory: Path, *ranks: int) -> None:
-    """A pod in which everything has been reported once."""
+    """Write the boards of a pod in which everything has been reported once."""
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
     agent.group_formed(FormedGroup(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
@@ -65,7 +64,7 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.job(precision="bf16", parallelism="shard=2,pp=4")
         recorder.put(Metric.RECOMPUTED, 0.25)
         recorder.record_wait(dict.fromkeys(Wait, 0.5))
-        tell_of_gpu(recorder)
+        report_gpu(recorder)
         recorder.record_evaluation(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.put(Metric.CHECKPOINT_INTERVAL, 30.0)
@@ -75,25 +74,21 @@ def pod(directory: Path, *ranks: int) -> None:
 
 
 def in_group(directory: Path, local: int) -> None:
-    """Let a rank have begun seven collectives."""
+    """Write the heartbeat page of a rank that has begun seven collectives."""
     path = str(directory / f"rank-{local}.pulse")
     heartbeat_page.create(path)
     cells = heartbeat_page.open_page(path)
-    cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = (
-        1.0,
-        7.0,
-        time.monotonic(),
-    )
+    cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE] = 1.0, 7.0
+    cells[heartbeat_page.BEAT] = time.monotonic()
 
 
 def collectives(directory: Path) -> Collectives:
-    """What all ranks of a directory with a pulse say of their collectives, by their flight recorders too."""
+    """Collect from all heartbeat pages of a directory, and from a flight recorder for each."""
     gathered = Collectives(directory)
+    answers = {"fr_trace_json": record({0: (7, 6)}, entry(7))}
     with contextlib.ExitStack() as stack:
         for path in directory.glob("*.pulse"):
-            stack.enter_context(
-                recorder_at(recorder_socket_path(path), {"fr_trace_json": record({0: (7, 6)}, entry(7))})
-            )
+            stack.enter_context(recorder_at(recorder_socket_path(path), answers))
         gathered.query_due_ranks()
     for path in directory.glob("*.sock"):
         path.unlink()
@@ -105,7 +100,7 @@ def samples(directory: Path, job: str = "digits") -> Series:
     text = generate_latest(Exposition(directory, job, directory, collectives(directory))).decode()
     found = [sample for family in parse_text(text) for sample in family.samples]
     series = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
-    assert len(series) == len(found), "a series was told twice"
+    assert len(series) == len(found), "a duplicate series"
     return series
 
 
@@ -114,14 +109,14 @@ def labels_of(series: Series, name: str) -> list[dict[str, str]]:
 
 
 def sample_names(scope: Scope) -> set[str]:
-    """All but those of NVML, see ``test_metrics_gpu_readings.py``."""
+    """Return the names of all samples but those of NVML (``test_metrics_gpu_readings.py``)."""
     families = [family for family in FAMILIES if family.scope is scope and family.source is not Source.NVML]
     return {series.sample for family in families for series in family.series()} | {
         family.name for family in families if family.kind is Kind.INFO
     }
 
 
-def test_everything_in_the_catalogue_is_told_and_nothing_else(tmp_path: Path) -> None:
+def test_a_scrape_has_the_catalogue_and_nothing_else(tmp_path: Path) -> None:
     pod(tmp_path, 0, 1)
     names = {name for name, _ in samples(tmp_path)}
     assert names == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
@@ -135,7 +130,7 @@ def test_every_family_of_a_rank_carries_the_job_and_the_rank(tmp_path: Path) -> 
     assert {dict(labels)["ddp_job"] for _, labels in series} == {"digits"}
 
 
-def test_the_job_is_told_of_by_rank_0_alone(tmp_path: Path) -> None:
+def test_only_rank_0_reports_the_job(tmp_path: Path) -> None:
     pod(tmp_path / "first", 0, 1)
     pod(tmp_path / "second", 2, 3)
     first, second = samples(tmp_path / "first"), samples(tmp_path / "second")
@@ -154,14 +149,14 @@ def test_a_series_follows_the_rank_that_has_the_slot_now(tmp_path: Path) -> None
     assert series[Metric.STEPS, frozenset({("ddp_job", "digits"), ("rank", "0")})] == 2, "counters go on"
 
 
-def test_a_rank_has_no_info_before_it_has_told_its_device(tmp_path: Path) -> None:
+def test_a_rank_has_no_info_before_it_has_reported_its_device(tmp_path: Path) -> None:
     attach.rank_recorder({Env.METRICS_DIR: str(tmp_path)})
     series = samples(tmp_path)
     assert labels_of(series, Metric.RANK_UP)
     assert not labels_of(series, Metric.RANK_INFO)
 
 
-def test_the_exporter_tells_of_itself_even_without_boards(tmp_path: Path) -> None:
+def test_the_exporter_has_metrics_of_its_own_even_without_boards(tmp_path: Path) -> None:
     (tmp_path / "rank-0.board").write_bytes(b"damaged")
     exposition = Exposition(tmp_path, "digits")
     generate_latest(exposition)
@@ -193,7 +188,7 @@ def test_a_bucket_counts_what_is_in_those_below_it(tmp_path: Path) -> None:
     assert series["ddp_step_duration_seconds_sum", frozenset({("ddp_job", "digits")})] == pytest.approx(1e6 + 0.321)
 
 
-def test_a_job_has_no_info_before_it_has_told_how_it_computes(tmp_path: Path) -> None:
+def test_a_job_has_no_info_before_it_has_reported_its_precision(tmp_path: Path) -> None:
     recorder = rank(tmp_path, 0, local=0)
     assert not labels_of(samples(tmp_path), Metric.JOB_INFO)
     recorder.job(precision="bf16", parallelism="ddp")
@@ -201,7 +196,7 @@ def test_a_job_has_no_info_before_it_has_told_how_it_computes(tmp_path: Path) ->
     assert (labels["precision"], labels["parallelism"]) == ("bf16", "ddp")
 
 
-def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> None:
+def test_the_account_of_the_job_is_absent_until_it_is_reported(tmp_path: Path) -> None:
     """A jump from 0 to the hours of the pods before would read as an increase."""
     recorder = rank(tmp_path, 0, local=0)
     assert not labels_of(samples(tmp_path), Metric.JOB_TIME)

@@ -1,4 +1,4 @@
-"""The history of a pod's numbers: bounded, thinned without a lie, and the same after every form it takes."""
+"""The history of a pod's metrics: its size, its resolution, and its forms in a file and in a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import HISTORY_MARK, Env, GroupState, RestartCause
+from ddp_trainer.common.constants import HISTORY_MARK, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime
@@ -26,6 +26,7 @@ from ddp_trainer.metrics.serve.history import (
 from ddp_trainer.process.recorder import FormedGroup, RankRecorder
 from kubectl_ddp.status import metrics_parser
 from tests.support.clocks import Clock
+from tests.support.metrics_processes import rank_variables
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
 LOSS = (Metric.LOSS.value, ())
@@ -33,13 +34,11 @@ START = 1_700_000_000.0
 
 
 def recorder(directory: Path) -> RankRecorder:
-    return attach.rank_recorder(
-        {Env.METRICS_DIR: str(directory), "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    )
+    return attach.rank_recorder(rank_variables(directory))
 
 
 def trained(directory: Path, seconds: int, clock: Clock, *, history: History | None = None) -> History:
-    """One step a second, looked at five times a second."""
+    """Sample a history five times a second, while a rank steps once a second."""
     rank = recorder(directory)
     history = history or History(directory, clock)
     for number in range(seconds * 5):
@@ -59,23 +58,20 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
     assert history.interval == 16 * FIRST_SECONDS
 
 
-def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
+def test_readings_that_are_dropped_cost_resolution_only(tmp_path: Path) -> None:
     clock = Clock(START)
     times, series = read(trained(tmp_path, 500, clock).to_dict())
     steps = series[STEPS]
     assert steps[-1] == 500
-    assert all(
-        value == pytest.approx(moment - START, abs=1.01)
-        for moment, value in zip(times, steps, strict=True)
-        if value is not None
-    )
+    sampled = [(moment - START, value) for moment, value in zip(times, steps, strict=True) if value is not None]
+    assert all(value == pytest.approx(seconds, abs=1.01) for seconds, value in sampled)
     seconds = series[Metric.PHASE_SECONDS.value, (("rank", "0"), ("local_rank", "0"))]
     assert seconds[-1] == pytest.approx(500.0)
     assert series[Metric.PHASE_SECONDS.value, (("phase", "forward"),)][-1] == pytest.approx(125.0)
     assert series[Metric.SAMPLES.value, ()][-1] == 4000
 
 
-def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zero(tmp_path: Path) -> None:
+def test_it_holds_series_of_job_and_launcher_and_none_that_was_always_zero(tmp_path: Path) -> None:
     agent = attach.agent_recorder(tmp_path, {})
     agent.state(GroupState.RUNNING)
     restarts = {RestartCause.FAILURE: 1}
@@ -91,8 +87,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
 
 def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path: Path) -> None:
     for rank in (1, 0):
-        here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", Env.METRICS_DIR: str(tmp_path)}
-        attach.log(here, val_accuracy=0.0 + rank, extra={f"of/rank-{rank}": math.nan})
+        attach.log(rank_variables(tmp_path, rank, of=2), val_accuracy=0.0 + rank, extra={f"of/rank-{rank}": math.nan})
     _, series = read(History(tmp_path, Clock(START)).to_dict())
     found = {labels: values for (name, labels), values in series.items() if name == Metric.USER_VALUE}
     assert found.keys() == {
@@ -103,7 +98,7 @@ def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path:
     assert found[("name", "val_accuracy"), ("rank", "0")] == [0.0]
 
 
-def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
+def test_a_restarted_aggregator_continues_the_history(tmp_path: Path) -> None:
     clock = Clock(START)
     before = trained(tmp_path, 300, clock)
     before.keep()
@@ -115,7 +110,7 @@ def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_p
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "times": [], "series": []}', '{"version": 1}'])
-def test_a_file_that_is_no_history_is_begun_anew(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_replaced(text: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(text)
     assert History.load(tmp_path).times == []
 
@@ -128,27 +123,17 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
         history.sample_if_due()
         clock.now += 1
     text = json.dumps(history.to_dict(), allow_nan=False)
-    losses = read(json.loads(text))[1][LOSS]
-    assert losses[0] == 2.5
-    assert losses[1] is not None
-    assert math.isnan(losses[1])
-    assert losses[2] == math.inf
+    assert read(json.loads(text))[1][LOSS][:3] == pytest.approx([2.5, math.nan, math.inf], nan_ok=True)
 
 
-def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
+def test_the_history_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
     document = trained(tmp_path, 400, Clock(START)).to_dict()
     left = downsample(document)
     assert len(left["times"]) == LEFT_READINGS
     assert (left["times"][0], left["times"][-1]) == (document["times"][0], document["times"][-1])
     packed = list(lines(left))
     assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in packed)
-    log = [
-        "step 1",
-        *lines({"version": 1, "times": [], "series": []}),
-        "again",
-        *packed,
-        "Restarts: none.",
-    ]
+    log = ["step 1", *lines({"version": 1, "times": [], "series": []}), "again", *packed, "Restarts: none."]
     found = metrics_parser.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
@@ -157,12 +142,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
 
 def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:
     clock = Clock(START)
-    ranks = [
-        attach.rank_recorder(
-            {Env.METRICS_DIR: str(tmp_path), "RANK": f"{number}", "LOCAL_RANK": f"{number}", "LOCAL_WORLD_SIZE": "8"}
-        )
-        for number in range(8)
-    ]
+    ranks = [attach.rank_recorder(rank_variables(tmp_path, number, of=8)) for number in range(8)]
     history = History(tmp_path, clock)
     for step in range(200):
         for number, rank in enumerate(ranks):

@@ -1,4 +1,4 @@
-"""The HTTP server under clients that are slow, rude, or many, and the last scrape of a run."""
+"""The HTTP server with slow, malformed and many requests, and the last scrape of a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from prometheus_client.core import (
-    CollectorRegistry,
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import core
 from prometheus_client.registry import Collector
 
 from ddp_trainer.common.listener import listen
@@ -50,7 +44,7 @@ def huge(_: HttpRequest) -> Response:
 async def serving(
     respond: Callable[[HttpRequest], Response] = hello, deadline_seconds: float = 60.0
 ) -> AsyncIterator[Callable[[], Awaitable[Connection]]]:
-    """A server, and how to connect to it."""
+    """Run a server; yields a function that connects to it."""
     listener = listen("127.0.0.1", 0)
     address = listener.getsockname()
     server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
@@ -124,56 +118,55 @@ async def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
 
 
 class Counting(Collector):
-    """Counts how often it is collected."""
+    """Collector that counts its collections."""
 
     def __init__(self) -> None:
         self.collected = 0
 
-    def collect(self) -> list[CounterMetricFamily]:
+    def collect(self) -> list[core.CounterMetricFamily]:
         self.collected += 1
-        return [CounterMetricFamily("collected", "Times.", value=self.collected)]
+        return [core.CounterMetricFamily("collected", "Times.", value=self.collected)]
+
+
+def page(pages: PageRouter, query: str = "", *, path: str = "/metrics", accept: str = "") -> Response:
+    answer = pages.get_response(HttpRequest("GET", path, accept, query=query))
+    assert isinstance(answer, Response)
+    return answer
 
 
 def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
-    now = [0.0]
-    collector = Counting()
-    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: now[0])
+    collector, clock = Counting(), Clock(0.0)
+    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=clock)
     for _ in range(100):
-        pages.get_response(HttpRequest("GET", "/metrics", ""))
+        page(pages)
     assert collector.collected == 1
-    now[0] += FRESH_SECONDS
-    assert b"collected_total 2.0" in pages.get_response(HttpRequest("GET", "/metrics", "")).body
+    clock.now += FRESH_SECONDS
+    assert b"collected_total 2.0" in page(pages).body
 
 
 def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_pages() -> None:
     collector = Counting()
     pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
-    bodies = []
-    for number in range(1000):
-        answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=f"name[]=unknown_{number}"))
-        assert isinstance(answer, Response)
-        bodies.append(answer.body)
+    bodies = [page(pages, f"name[]=unknown_{number}").body for number in range(1000)]
     assert collector.collected == 1
     assert bodies[0] == b""
     assert bodies.count(b"") < MOST_PAGES
-    assert b"collected_total 1.0" in bodies[-1]  # all families, rather than work for each who asks
+    assert b"collected_total 1.0" in bodies[-1]  # all families, rather than a page for each query
 
 
 def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
-    pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
-    answer = pages.get_response(HttpRequest("GET", "/metrics", "", query="name[]=a&" * 900))
-    assert isinstance(answer, Response)
+    answer = page(PageRouter(Counting(), NO_HISTORY, NOWHERE), "name[]=a&" * 900)
     assert answer.status is HTTPStatus.BAD_REQUEST
 
 
-class Telling(Collector):
+class TwoFamilies(Collector):
     """Two families, of which one is a histogram."""
 
-    def collect(self) -> list[Metric]:
-        step = GaugeMetricFamily("ddp_step", "Where it is.", labels=["rank"])
+    def collect(self) -> list[core.Metric]:
+        step = core.GaugeMetricFamily("ddp_step", "Where it is.", labels=["rank"])
         step.add_metric(["0"], 7)
-        took = HistogramMetricFamily("ddp_took_seconds", "How long.", buckets=[("+Inf", 2.0)], sum_value=3.0)
-        return [step, CounterMetricFamily("ddp_steps", "Steps.", value=9), took]
+        took = core.HistogramMetricFamily("ddp_took_seconds", "How long.", buckets=[("+Inf", 2.0)], sum_value=3.0)
+        return [step, core.CounterMetricFamily("ddp_steps", "Steps.", value=9), took]
 
 
 @pytest.mark.parametrize(
@@ -183,43 +176,37 @@ class Telling(Collector):
         ("name%5B%5D=ddp_steps_total&name[]=ddp_step&other=1", ['ddp_step{rank="0"} 7.0', "ddp_steps_total 9.0"]),
         (
             "name[]=ddp_took_seconds",
-            ['ddp_took_seconds_bucket{le="+Inf"} 2.0', "ddp_took_seconds_count 2.0", "ddp_took_seconds_sum 3.0"],
+            [f"ddp_took_seconds_{n}" for n in ('bucket{le="+Inf"} 2.0', "count 2.0", "sum 3.0")],
         ),
         ("name[]=ddp_took_seconds_sum", ["ddp_took_seconds_sum 3.0"]),
         ("name[]=ddp_unknown", []),
     ],
 )
-def test_families_that_are_asked_for_by_name_are_told_alone(query: str, series: list[str]) -> None:
-    pages = PageRouter(Telling(), NO_HISTORY, NOWHERE)
-    answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
-    assert isinstance(answer, Response)
+def test_a_query_selects_families_by_name(query: str, series: list[str]) -> None:
+    answer = page(PageRouter(TwoFamilies(), NO_HISTORY, NOWHERE), query)
     assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == series
 
 
-def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
-    pages = PageRouter(Telling(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+def test_a_selection_does_not_narrow_the_next_full_scrape() -> None:
+    pages = PageRouter(TwoFamilies(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     for query, lines in (("name[]=ddp_step", 3), ("", 11), ("name[]=ddp_step", 3)):
-        answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
-        assert isinstance(answer, Response)
-        assert len(answer.body.splitlines()) == lines
+        assert len(page(pages, query).body.splitlines()) == lines
 
 
-def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
+def test_openmetrics_is_served_on_request() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = pages.get_response(HttpRequest("GET", "/metrics", accept))
+    answer = page(pages, accept=accept)
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
-    assert pages.get_response(HttpRequest("GET", "/metrics", "*/*")).content_type.startswith(
-        "text/plain; version=0.0.4"
-    )
+    assert page(pages, accept="*/*").content_type.startswith("text/plain; version=0.0.4")
 
 
 def test_there_are_three_pages() -> None:
-    pages = PageRouter(CollectorRegistry(), NO_HISTORY, NOWHERE)
-    assert json.loads(pages.get_response(HttpRequest("GET", "/history", "")).body)["series"] == []
-    assert pages.get_response(HttpRequest("GET", "/healthz", "")).body == b"ok\n"
-    assert pages.get_response(HttpRequest("GET", "/", "")).status is HTTPStatus.NOT_FOUND
+    pages = PageRouter(core.CollectorRegistry(), NO_HISTORY, NOWHERE)
+    assert json.loads(page(pages, path="/history").body)["series"] == []
+    assert page(pages, path="/healthz").body == b"ok\n"
+    assert page(pages, path="/").status is HTTPStatus.NOT_FOUND
 
 
 AGENT = "Prometheus/3.5.0"
@@ -230,7 +217,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_who_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) -> None:
+def test_an_exporter_that_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) -> None:
     scrapes = ScrapeTracker(clock)
     for moment in (100.0, 115.0):
         clock.now = moment
@@ -265,7 +252,7 @@ def test_it_waits_for_two_intervals_or_as_long_as_it_may(
 
 
 @pytest.mark.parametrize("agents", [[], [AGENT], ["curl/8", "curl/8", "curl/8"]])
-def test_nobody_is_waited_for_who_has_not_come_regularly(clock: Clock, agents: list[str]) -> None:
+def test_irregular_clients_are_not_waited_for(clock: Clock, agents: list[str]) -> None:
     scrapes = ScrapeTracker(clock)
     for agent in agents:
         scrapes.asked(agent)
@@ -288,5 +275,5 @@ def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
     ("option", "seconds"),
     [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)],
 )
-def test_how_long_is_the_jobs_to_say(option: str, seconds: float) -> None:
+def test_the_job_sets_the_longest_wait(option: str, seconds: float) -> None:
     assert max_wait_seconds({"DDP_LAST_SCRAPE": option}) == seconds

@@ -1,4 +1,4 @@
-"""Boards: memory-mapped files of numbers, and a directory of them."""
+"""Boards, which are memory-mapped files of numbers, and their directory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_counters_are_there_at_zero_from_the_start(path: Path) -> None:
     assert {value for key, value in values.items() if key.startswith((Metric.RESTARTS, Metric.FAILURES))} == {0.0}
 
 
-def test_a_process_that_comes_later_goes_on_in_the_same_file(path: Path) -> None:
+def test_a_later_process_continues_in_the_same_file(path: Path) -> None:
     first = Board.open(path, RANK)
     first.cells[STEPS] += 5.0
     first.close()
@@ -101,7 +101,7 @@ def test_an_identity_that_does_not_fit_is_refused_with_both_sizes(path: Path) ->
 
 
 def test_a_replaced_board_still_belongs_to_the_process_that_mapped_it(path: Path) -> None:
-    """A file that is mapped is never truncated: that would be answered by SIGBUS in the rank."""
+    """A mapped file is never truncated, which would kill the rank by SIGBUS."""
     old = Board.open(path, RANK)
     path.unlink()
     Board.open(path, RANK)
@@ -118,7 +118,7 @@ def test_a_symbolic_link_is_replaced_and_not_followed(path: Path, tmp_path: Path
     assert not path.is_symlink()
 
 
-def test_a_pipe_in_the_place_of_a_board_does_not_block_the_reader(path: Path) -> None:
+def test_a_pipe_instead_of_a_board_does_not_block_the_reader(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises((InvalidBoardError, OSError)):
         read(path, RANK)
@@ -187,9 +187,7 @@ def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tm
     (tmp_path / ".rank-5.board.tmp").write_bytes(b"half")
     (tmp_path / "rank-x.board").write_bytes(b"")
     seen = read_pod_snapshot(tmp_path)
-    assert [claimed.rank for claimed in seen.ranks] == [0]
-    assert seen.agent is None
-    assert len(seen.stale) == 4
+    assert ([claimed.rank for claimed in seen.ranks], seen.agent, len(seen.stale)) == ([0], None, 4)
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])
