@@ -5,8 +5,8 @@ files, and :class:`RateLimitedLog` drops log lines above a rate. Standard librar
 the preflight import this module.
 
 asyncio's own server accepts up to its backlog in one go, before connections can be counted, and prints a traceback when
-no descriptor is left. :class:`LimitedServer` accepts one connection at a time, so the limits also cover open files.
-Standard library only.
+no descriptor is left. :class:`Acceptor` accepts one connection at a time, so the limits also cover open files.
+:class:`LimitedServer` serves each connection with streams.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ipaddress
 import resource
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
@@ -80,9 +81,14 @@ class ConnectionLimits:
         self._open: Counter[str] = Counter()
 
     @property
+    def room(self) -> int:
+        """Number of connections up to the total limit."""
+        return self.total - self._open.total()
+
+    @property
     def is_full(self) -> bool:
         """True if the total limit is reached."""
-        return self._open.total() >= self.total
+        return self.room <= 0
 
     def is_full_for(self, address: str) -> bool:
         """Return whether the limit per address is reached for this address."""
@@ -141,6 +147,76 @@ class RateLimitedLog:
 
 RETRY_SECONDS: Final = 1.0
 """Pause in seconds after the kernel could not accept a connection for lack of descriptors or memory."""
+AT_ONCE: Final = 64
+"""Most connections accepted in a row, before other work runs."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Acceptor(ABC):
+    """Accepts the connections of listening sockets, and pauses while a connection closes to make room for another."""
+
+    limits: ConnectionLimits
+    """Limits of these sockets alone."""
+    log: RateLimitedLog
+    """Receives refusals and unexpected errors."""
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _listeners: list[socket.socket] = field(default_factory=list)
+    _is_accepting: bool = False
+
+    @abstractmethod
+    def _room(self) -> int:
+        """Return the number of connections for which there is room."""
+
+    @abstractmethod
+    def _make_room(self) -> bool:
+        """Close a connection that may be closed, and return whether one closes."""
+
+    @abstractmethod
+    def _open(self, accepted: socket.socket, address: str) -> None:
+        """Serve a connection, or close it if a limit is reached. The address of a Unix socket is empty."""
+
+    def _accept_from(self, backlog: int) -> None:
+        for listener in self._listeners:
+            listener.setblocking(False)
+            listener.listen(backlog)
+        self._resume()
+
+    def _stop_listening(self) -> None:
+        self._pause()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def _pause(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            for listener in self._listeners:
+                self._loop.remove_reader(listener)
+
+    def _resume(self) -> None:
+        if not self._is_accepting:
+            self._is_accepting = True
+            for listener in self._listeners:
+                self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        room = self._room()
+        if room <= 0 and self._make_room():
+            self._pause()  # until a descriptor is free; waiting clients stay in the kernel's queue
+            return
+        for _ in range(max(1, min(room, AT_ONCE))):
+            try:
+                accepted, name = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self.log.write(f"cannot accept a connection: {error.strerror}; trying again in {RETRY_SECONDS:g} s")
+                self._pause()
+                self._loop.call_later(RETRY_SECONDS, self._resume)
+                return
+            self._open(accepted, str(name[0]) if isinstance(name, tuple) else "")
+
+
 LEAST_BACKLOG: Final = 256
 """Least number of connections that the kernel queues. Beyond it, a client must retry after a second."""
 CLOSE_SECONDS: Final = 5.0
@@ -175,7 +251,7 @@ class _Place:
 
 
 @dataclass(slots=True, eq=False)
-class LimitedServer:
+class LimitedServer(Acceptor):
     """Server of one listening socket that keeps its connections within limits.
 
     When a limit is reached, it closes the oldest connection that is not kept, so idle clients do not keep others out.
@@ -189,75 +265,47 @@ class LimitedServer:
     connection silently. Any other exception is logged.
     """
     _: KW_ONLY
-    limits: ConnectionLimits
-    """Limits of this listener alone."""
-    log: RateLimitedLog
-    """Receives refusals and unexpected errors."""
     buffer_bytes: int
     """Limit of the stream reader. Unread bytes of one peer take at most four times as many in this process, and twice
     as many in the kernel.
     """
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _open: dict[asyncio.Task[None], _Place] = field(default_factory=dict)
-    _is_accepting: bool = False
-    _is_closed: bool = False
+    _places: dict[asyncio.Task[None], _Place] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start to listen and to accept connections."""
-        self.listener.setblocking(False)
         if self.listener.family != socket.AF_UNIX:
             # Accepted sockets inherit the size. It bounds asyncio's reads: one read takes all that the kernel holds.
             self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer_bytes)
-        self.listener.listen(min(max(self.limits.total, LEAST_BACKLOG), socket.SOMAXCONN))
-        self._resume()
+        self._listeners.append(self.listener)
+        self._accept_from(min(max(self.limits.total, LEAST_BACKLOG), socket.SOMAXCONN))
 
     async def close(self) -> None:
         """Stop listening, close every connection, and wait until all are closed."""
-        self._pause()
-        self._is_closed = True
-        self.listener.close()
-        for task in self._open:
+        self._stop_listening()
+        for task in self._places:
             task.cancel()
-        if self._open:
-            await asyncio.wait(list(self._open))
+        if self._places:
+            await asyncio.wait(list(self._places))
         self.log.flush()
 
     # ------------------------------------------------------------------ accepting
 
-    def _pause(self) -> None:
-        if self._is_accepting:
-            self._loop.remove_reader(self.listener)
-            self._is_accepting = False
+    def _room(self) -> int:
+        return self.limits.total - len(self._places)
 
-    def _resume(self) -> None:
-        if not self._is_accepting and not self._is_closed:
-            self._loop.add_reader(self.listener, self._accept)
-            self._is_accepting = True
+    def _make_room(self) -> bool:
+        return self._drop_oldest() or any(place.is_leaving for place in self._places.values())
 
-    def _accept(self) -> None:
-        is_full = len(self._open) >= self.limits.total
-        if is_full and (self._drop_oldest() or any(place.is_leaving for place in self._open.values())):
-            self._pause()  # until a descriptor is free; waiting clients stay in the kernel's queue
-            return
-        try:
-            accepted, name = self.listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self.log.write(f"cannot accept a connection: {error.strerror}; trying again in {RETRY_SECONDS:g} s")
-            self._pause()
-            self._loop.call_later(RETRY_SECONDS, self._resume)
-            return
-        address = str(name[0]) if isinstance(name, tuple) else ""
+    def _open(self, accepted: socket.socket, address: str) -> None:
         place = _Place(address)
-        if not is_full and self.limits.is_full_for(address):
+        if not self.limits.is_full and self.limits.is_full_for(address):
             self._drop_oldest(client_of(address))
-        if is_full or not self.limits.try_acquire(address):
+        if not self.limits.try_acquire(address):
             accepted.close()
             self.log.write(f"closed a new connection of {place.name}: {self._limit_message(address)}")
             return
         task = self._loop.create_task(self._run(accepted, place))
-        self._open[task] = place
+        self._places[task] = place
         task.add_done_callback(lambda done: self._ended(done, accepted))
 
     def _limit_message(self, address: str) -> str:
@@ -267,7 +315,7 @@ class LimitedServer:
 
     def _drop_oldest(self, client: str | None = None) -> bool:
         """Close the oldest connection that is not kept, of one client or of all, and return whether there was one."""
-        for task, place in self._open.items():
+        for task, place in self._places.items():
             is_kept = place.is_leaving or (place.connection is not None and place.connection.is_kept)
             if not is_kept and client in {None, client_of(place.address)}:
                 self._release(place)
@@ -282,7 +330,7 @@ class LimitedServer:
 
     def _ended(self, task: asyncio.Task[None], accepted: socket.socket) -> None:
         accepted.close()  # needed if the task was cancelled before its first step
-        self._release(self._open.pop(task))
+        self._release(self._places.pop(task))
         self._resume()
 
     # ------------------------------------------------------------------ serving

@@ -127,7 +127,7 @@ async def listening(serve: Serve = echo_lines, *, total: int = 8) -> AsyncIterat
         yield here
         await server.close()
         await here.leave()
-    assert len(server._open) == 0
+    assert len(server._places) == 0
 
 
 async def exchange(connection: Peer, line: bytes) -> bytes:
@@ -202,7 +202,7 @@ def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.
         async with listening(total=16) as here:
             for _ in range(16):
                 assert await exchange(await here.connect(), b"hi\n") == b"hi\n"
-            assert len(here.server._open) == 16
+            assert len(here.server._places) == 16
         assert here.lines == []
 
     asyncio.run(run(), debug=True)

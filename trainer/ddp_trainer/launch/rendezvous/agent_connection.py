@@ -1,12 +1,12 @@
 """Store side of one connection: handshake, then one Hello, then messages of bounded length.
 
-:class:`AgentConnection` passes the messages to the store, its :class:`ConnectionOwner`.
+:class:`AgentConnection` passes the messages to its :class:`~ddp_trainer.launch.rendezvous.store.Store`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.protocol.messages import (
@@ -20,12 +20,13 @@ from ddp_trainer.launch.protocol.messages import (
     encode,
     legacy_protocol_version,
 )
-from ddp_trainer.launch.protocol.timeouts import HeartbeatTimeouts
-from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
 from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
 from ddp_trainer.net.handshake import HandshakeError, ServerHandshake
+
+if TYPE_CHECKING:
+    from ddp_trainer.launch.rendezvous.store import Store
 
 _OLD_PEER: Final = (
     "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "
@@ -33,33 +34,10 @@ _OLD_PEER: Final = (
 )
 
 
-class ConnectionOwner(Protocol):
-    """Interface of the store for its connections."""
-
-    key: bytes
-    heartbeat: HeartbeatTimeouts
-    acceptor: Acceptor
-
-    def register_connection(self, connection: AgentConnection) -> int:
-        """Register a connection that has authenticated, and return its number."""
-
-    def record_rejection(self, address: str, why: str) -> None:
-        """Count a connection that failed the handshake."""
-
-    def handle_message(self, peer: int, message: FromAgent) -> None:
-        """Process a message."""
-
-    def lost(self, peer: int) -> None:
-        """Forget an authenticated connection."""
-
-    def log(self, line: str) -> None:
-        """Write a line."""
-
-
 class AgentConnection(asyncio.Protocol):
     """One TCP connection of the store."""
 
-    def __init__(self, store: ConnectionOwner, address: str) -> None:
+    def __init__(self, store: Store, address: str) -> None:
         self.address = address
         self._store = store
         self._transport: asyncio.Transport | None = None

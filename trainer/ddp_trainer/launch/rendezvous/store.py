@@ -23,7 +23,7 @@ from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, TIMEOUTS, HeartbeatTimeouts, Timeouts
-from ddp_trainer.launch.rendezvous.acceptor import Acceptor
+from ddp_trainer.launch.rendezvous.acceptor import StoreAcceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.membership import Membership
 from ddp_trainer.net import asyncio_utils
@@ -84,10 +84,10 @@ class Store:
         total = apply_fd_limit(MOST_CONNECTIONS)
         per_address = max(1, min(MOST_CONNECTIONS_PER_ADDRESS, total // 4))
         limits = ConnectionLimits(total=total, per_address=per_address)
-        self.acceptor = Acceptor(limits, lambda address: AgentConnection(self, address), self.log)
+        self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
+        self.acceptor = StoreAcceptor(limits=limits, log=self._log, make=lambda address: AgentConnection(self, address))
         self.refused = 0
         """Number of connections that failed the handshake."""
-        self._log = RateLimitedLog(lines_per_minute=LOG_LINES_PER_MINUTE, write=_print)
         self._loop = loop
         self._linger = linger
         self._connections: dict[int, AgentConnection] = {}
