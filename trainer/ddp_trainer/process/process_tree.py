@@ -27,6 +27,16 @@ def children_of(parent: int) -> list[int]:
     return [pid for pid in (int(entry.name) for entry in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
 
 
+def stat_of(pid: int, proc: Path = PROC) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state on, the third one in proc(5).
+
+    Raises:
+        OSError: If the process is gone.
+    """
+    # The second field is the program's name in parentheses, which may contain blanks and parentheses.
+    return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def parent_of(pid: int, proc: Path = PROC) -> int | None:
     """Return the process id of a process's parent; None if the process has ended.
 
@@ -35,7 +45,7 @@ def parent_of(pid: int, proc: Path = PROC) -> int | None:
         proc: Mount point of the proc file system.
     """
     try:
-        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        return int(stat_of(pid, proc)[1])
     except (OSError, ValueError, IndexError):
         return None
 

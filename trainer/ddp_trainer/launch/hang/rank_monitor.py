@@ -19,7 +19,7 @@ from ddp_trainer.common.hanging import MEETING_SECONDS, MOST_RANKS, RankState, R
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
-from ddp_trainer.process.process_tree import children_of, handles_signal, status_of
+from ddp_trainer.process.process_tree import children_of, handles_signal, stat_of, status_of
 
 SECTIONS: Final = ("", *Section)
 """Section names, indexed by the number that a rank writes to its heartbeat page."""
@@ -259,7 +259,7 @@ def place_of_dump(stack: str) -> str:
 def cpu_ticks(pid: int) -> tuple[str, int]:
     """Return the state of a process, and the clock ticks that it and its ended children have computed."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_of(pid)
     except OSError:
         return "", 0
     return fields[0], sum(map(int, fields[11:15]))
@@ -272,8 +272,7 @@ def moved_bytes(pid: int) -> int:
     """
     try:
         counts = dict(line.split(":") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
-        faults = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
-        return int(counts["rchar"]) + int(counts["wchar"]) + faults * mmap.PAGESIZE
+        return int(counts["rchar"]) + int(counts["wchar"]) + int(stat_of(pid)[7]) * mmap.PAGESIZE
     except (OSError, ValueError, KeyError, IndexError):
         return 0
 

@@ -28,7 +28,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Exit, Profile
 from ddp_trainer.launch.in_worker.ondemand_profiler import READY, REFUSAL, REQUEST, TRACE
 from ddp_trainer.process.heartbeat_page import STACKS_BEFORE
-from ddp_trainer.process.process_tree import PROC, parent_of, status_of
+from ddp_trainer.process.process_tree import PROC, handles_signal, parent_of
 
 LOCK: Final = ".profile.lock"
 POLL_SECONDS: Final = 0.05
@@ -59,8 +59,7 @@ class Worker:
             number = int(Path(self.page + READY).read_text())
         except (OSError, ValueError):
             number = 0
-        caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
-        if not number or not caught >> (number - 1) & 1:
+        if not number or not handles_signal(self.pid, number):
             raise NoTrace(
                 f"Process {self.pid} cannot be profiled: it has not imported torch yet, not in its main thread, or has "
                 "the signal for itself."

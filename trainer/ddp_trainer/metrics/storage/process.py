@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from ddp_trainer.process.process_tree import is_descendant, status_of
+from ddp_trainer.process.process_tree import is_descendant, stat_of, status_of
 
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -19,6 +19,8 @@ ENDED_STATES: Final = frozenset("ZXx")
 """States of a process that has ended: zombie or dead."""
 STANDING_STILL: Final = frozenset("TtD")
 """Stopped by a signal, stopped by a debugger, in uninterruptible sleep."""
+_START: Final = 19
+"""Place of the start time in :func:`~ddp_trainer.process.process_tree.stat_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class ProcessId:
     @classmethod
     def current(cls) -> ProcessId:
         """Return the identity of this process."""
-        return cls(os.getpid(), _stat(os.getpid()).start)
+        return cls(os.getpid(), _start_of(os.getpid()))
 
     @property
     def start_time(self) -> float:
@@ -51,29 +53,21 @@ class ProcessStats:
     """Peak since the process began or was forked, in bytes; None if the kernel does not report it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    state: str
-    cpu_ticks: int
-    start: int
-    resident_pages: int
-
-
 def read_process_stats(process: ProcessId) -> ProcessStats | None:
     """Return the state of ``process``; None if it has ended, even if its pid is in use again or it is not reaped
     yet.
     """
     try:
         peak = _peak_resident_bytes(process.pid)  # first: the start time read next proves whose peak it is
-        stat = _stat(process.pid)
+        stat = stat_of(process.pid)
     except OSError:
         return None
-    if stat.start != process.start or stat.state in ENDED_STATES:
+    if int(stat[_START]) != process.start or stat[0] in ENDED_STATES:
         return None
-    resident = float(stat.resident_pages * PAGE_BYTES)
+    resident = float(int(stat[21]) * PAGE_BYTES)
     return ProcessStats(
-        standing_still=stat.state in STANDING_STILL,
-        cpu_seconds=stat.cpu_ticks / TICKS_PER_SECOND,
+        standing_still=stat[0] in STANDING_STILL,
+        cpu_seconds=(int(stat[11]) + int(stat[12])) / TICKS_PER_SECOND,
         resident_bytes=resident,
         peak_resident_bytes=None if peak is None else max(peak, resident),
     )
@@ -82,22 +76,13 @@ def read_process_stats(process: ProcessId) -> ProcessStats | None:
 def is_ancestor(process: ProcessId) -> bool:
     """Return True if ``process`` is the parent of this process or a further ancestor."""
     try:
-        return _stat(process.pid).start == process.start and is_descendant(os.getppid(), process.pid)
+        return _start_of(process.pid) == process.start and is_descendant(os.getppid(), process.pid)
     except OSError:
         return False
 
 
-def _stat(pid: int) -> _Stat:
-    """Parse ``/proc/<pid>/stat``, see proc(5). Raises OSError if there is no such process."""
-    line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The second field is the program's name in parentheses, which may contain blanks and parentheses.
-    fields = line[line.rindex(")") + 2 :].split()
-    return _Stat(
-        state=fields[0],
-        cpu_ticks=int(fields[11]) + int(fields[12]),
-        start=int(fields[19]),
-        resident_pages=int(fields[21]),
-    )
+def _start_of(pid: int) -> int:
+    return int(stat_of(pid)[_START])
 
 
 def _peak_resident_bytes(pid: int) -> float | None:
@@ -111,7 +96,4 @@ def _peak_resident_bytes(pid: int) -> float | None:
 
 @functools.cache
 def _boot_time() -> float:
-    for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
-        if line.startswith("btime "):
-            return float(line.split()[1])
-    return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
