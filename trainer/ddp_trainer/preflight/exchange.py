@@ -23,19 +23,7 @@ from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
-from ddp_trainer.preflight import names
-from ddp_trainer.preflight.listener import (
-    CONNECT_SECONDS,
-    LINE_BYTES,
-    Banner,
-    Kind,
-    decode,
-    encode,
-    encode_banner,
-    outcome_of,
-    read_banner,
-    read_line,
-)
+from ddp_trainer.preflight import listener, names
 from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0
@@ -125,20 +113,22 @@ class Host:
     async def wait_for_clients(self) -> None:
         """Wait until the clients have read their responses and disconnected."""
         if clients := [task for task in self._clients if task]:
-            await asyncio.wait(clients, timeout=CONNECT_SECONDS)
+            await asyncio.wait(clients, timeout=listener.CONNECT_SECONDS)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client until it disconnects. A connection without a request was a probe."""
         token = ""
         try:
-            while line := await read_line(reader, LINE_BYTES if self._reports.has(token) else FIRST_LINE_BYTES):
-                request = decode(PreflightRequest, line)
+            while line := await listener.read_line(
+                reader, listener.LINE_BYTES if self._reports.has(token) else FIRST_LINE_BYTES
+            ):
+                request = listener.decode(PreflightRequest, line)
                 if request.report:
                     token = request.report.token
                     self._clients.add(asyncio.current_task())
                     writer.write(self._line("reports", PreflightResponse(reports=await self.reports(request.report))))
                 elif request.probes is None:
-                    writer.write(encode_banner(self._token))
+                    writer.write(listener.encode_banner(self._token))
                 elif self._reports.has(token):
                     writer.write(
                         self._line("probes", PreflightResponse(probes=await self.gather_probes(token, request.probes)))
@@ -156,7 +146,7 @@ class Host:
         them.
         """
         if topic not in self._lines:
-            self._lines[topic] = encode(response)
+            self._lines[topic] = listener.encode(response)
         return self._lines[topic]
 
     async def reports(self, own: Report) -> tuple[Report, ...]:
@@ -199,7 +189,7 @@ class HostClient:
         """
         own = replace(own, clock=await self._clock())
         response = await self._ask(
-            PreflightResponse, PreflightRequest(report=own), self._until + _margin(CONNECT_SECONDS)
+            PreflightResponse, PreflightRequest(report=own), self._until + _margin(listener.CONNECT_SECONDS)
         )
         return response.reports
 
@@ -222,22 +212,22 @@ class HostClient:
         best = Clock(uncertainty=float("inf"))
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
-            until = asyncio.get_running_loop().time() + CONNECT_SECONDS
-            banner = await self._ask(Banner, PreflightRequest(), until)
+            until = asyncio.get_running_loop().time() + listener.CONNECT_SECONDS
+            banner = await self._ask(listener.Banner, PreflightRequest(), until)
             half = (time.perf_counter() - started) / 2
             if half < best.uncertainty:
                 best = Clock(offset=round(sent + half - banner.time, 6), uncertainty=round(half, 6))
         return best
 
-    async def _ask(self, kind: type[Kind], request: PreflightRequest, until: float) -> Kind:
+    async def _ask(self, kind: type[listener.Kind], request: PreflightRequest, until: float) -> listener.Kind:
         """Send a request and return its response. Raises ExchangeFailed."""
         hint = "look at the preflight of the first node; all nodes need the same ddp_trainer"
         try:
             async with asyncio.timeout_at(until):
-                self._writer.write(encode(request))
-                line = await read_line(self._reader)
+                self._writer.write(listener.encode(request))
+                line = await listener.read_line(self._reader)
             if line:
-                return decode(kind, line)
+                return listener.decode(kind, line)
         except OSError as error:
             await hang_up(self._writer)
             raise ExchangeFailed(
@@ -250,7 +240,7 @@ class HostClient:
 
 def _margin(seconds: float) -> float:
     """Return ``seconds`` with the time that a busy host may need for its response."""
-    return seconds + 2 * CONNECT_SECONDS
+    return seconds + 2 * listener.CONNECT_SECONDS
 
 
 async def connect_to_host(host: str, port: int, until: float, key: bytes | None) -> HostClient:
@@ -263,7 +253,7 @@ async def connect_to_host(host: str, port: int, until: float, key: bytes | None)
             try:
                 return await _connect_client(address, port, until, key)
             except OSError as error:
-                tried.append((address, outcome_of(error)))
+                tried.append((address, listener.outcome_of(error)))
             except (DecodeError, HandshakeError):
                 tried.append((address, Outcome.STRANGER))
         if loop.time() + _PAUSE > until:
@@ -272,10 +262,10 @@ async def connect_to_host(host: str, port: int, until: float, key: bytes | None)
 
 
 async def _connect_client(address: str, port: int, until: float, key: bytes | None) -> HostClient:
-    async with asyncio.timeout(CONNECT_SECONDS):
+    async with asyncio.timeout(listener.CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
         try:
-            await read_banner(reader, writer, key)
+            await listener.read_banner(reader, writer, key)
         except BaseException:
             await hang_up(writer)
             raise

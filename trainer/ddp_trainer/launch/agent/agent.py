@@ -38,6 +38,7 @@ from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables
 from ddp_trainer.launch.host.endpoint import reserve_port
 from ddp_trainer.launch.host.environment import common_environment
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.actions import (
     Action,
     CancelTimer,
@@ -57,22 +58,6 @@ from ddp_trainer.launch.protocol.actions import (
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
-from ddp_trainer.launch.protocol.messages import (
-    Failure,
-    FromAgent,
-    FromStore,
-    HangingRanks,
-    Hello,
-    Leave,
-    OtherPolicy,
-    Over,
-    Part,
-    Ping,
-    RunPreflight,
-    Show,
-    Waiting,
-    WorkerImports,
-)
 from ddp_trainer.launch.rendezvous import waiting_messages
 from ddp_trainer.launch.rendezvous.transport import Link
 from ddp_trainer.launch.workers.children import Children
@@ -93,11 +78,11 @@ class ExitBarrier:
         self._is_over = False
         self._may_go = asyncio.Event()
 
-    def on_message(self, message: FromStore) -> None:
+    def on_message(self, message: messages.FromStore) -> None:
         """Handle a message of the store."""
-        if isinstance(message, Over):
+        if isinstance(message, messages.Over):
             self._is_over = True
-        elif isinstance(message, Part):
+        elif isinstance(message, messages.Part):
             self._may_go.set()
 
     def stop_waiting(self) -> None:
@@ -105,10 +90,10 @@ class ExitBarrier:
         if self._is_over:
             self._may_go.set()
 
-    async def wait(self, send: Callable[[FromAgent], None]) -> None:
+    async def wait(self, send: Callable[[messages.FromAgent], None]) -> None:
         """Wait until all nodes may exit; do not wait if the run continues on other nodes."""
         if self._is_over:
-            send(Leave())
+            send(messages.Leave())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._may_go.wait(), PART_SECONDS)
 
@@ -147,10 +132,10 @@ class Agent:
         self._moments = LifecycleTimes()
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
-        self._imports: WorkerImports | None = None
+        self._imports: messages.WorkerImports | None = None
         """Modules that workers of this node have imported. Node 0 sends them to the store."""
         self._restarts: dict[str, int] | None = None
-        self._reported_failure: Failure | None = None
+        self._reported_failure: messages.Failure | None = None
         self._guard = self._build_guard()
         self._hang_page = self._guard.page_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
@@ -249,11 +234,11 @@ class Agent:
 
     # ------------------------------------------------------------------ events
 
-    def initial_messages(self, address: str) -> list[FromAgent]:
+    def initial_messages(self, address: str) -> list[messages.FromAgent]:
         """Return the first messages to send when the link to the store is up."""
         first, *others = self._core.initial_messages(address)
         known = [self._imports] if self._imports and self._hosts_rank_0 else []
-        return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others, *known]
+        return [replace(first, clock=time.time()) if isinstance(first, messages.Hello) else first, *others, *known]
 
     @property
     def _hosts_rank_0(self) -> bool:
@@ -261,7 +246,7 @@ class Agent:
 
     def _send_imports(self, file: Path) -> None:
         """Have the store pass on what workers of this node have imported, for nodes that join later."""
-        known = WorkerImports(modules=read_modules(file))
+        known = messages.WorkerImports(modules=read_modules(file))
         if known != self._imports and self._hosts_rank_0:
             self._link.send(known)
         self._imports = known
@@ -301,20 +286,20 @@ class Agent:
             self._troubles.add(sentence)
             log_line(sentence)
 
-    def on_message(self, message: FromStore) -> None:
+    def on_message(self, message: messages.FromStore) -> None:
         """Handle a message of the store."""
-        if isinstance(message, Waiting):
+        if isinstance(message, messages.Waiting):
             least = self._core.hello.policy.min_nodes
             log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
-        if isinstance(message, OtherPolicy):
+        if isinstance(message, messages.OtherPolicy):
             self._log_once(waiting_messages.other_policy_message(self._core.hello.policy, message.policy))
-        if isinstance(message, Show | HangingRanks):
+        if isinstance(message, messages.Show | messages.HangingRanks):
             self._guard.on_message(message)
-        if isinstance(message, Ping) and self._hosts_rank_0:
+        if isinstance(message, messages.Ping) and self._hosts_rank_0:
             self._setup.recorder.rejected_connections(message.refused)
-        if isinstance(message, RunPreflight):
+        if isinstance(message, messages.RunPreflight):
             self._joining.on_message(message)
-        if isinstance(message, WorkerImports):
+        if isinstance(message, messages.WorkerImports):
             self._import_as_members(message.modules)
         self._exit_barrier.on_message(message)
         if self._core.hello.crash:

@@ -9,17 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.protocol.messages import (
-    LINE_BYTES,
-    VERSION,
-    FromAgent,
-    Hello,
-    ProtocolError,
-    Rejected,
-    decode,
-    encode,
-    legacy_protocol_version,
-)
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
 from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
@@ -30,7 +20,7 @@ if TYPE_CHECKING:
 
 _OLD_PEER: Final = (
     "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "
-    f"instead of {VERSION}. Use one image for all pods of a job."
+    f"instead of {messages.VERSION}. Use one image for all pods of a job."
 )
 
 
@@ -56,7 +46,7 @@ class AgentConnection(asyncio.Protocol):
         """Start to wait for the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         tune(transport.get_extra_info("socket"), self._store.heartbeat.timeout)
-        self._handshake = ServerHandshake(self._store.key, VERSION)
+        self._handshake = ServerHandshake(self._store.key, messages.VERSION)
         self._silent_since = asyncio.get_running_loop().time()
         self._handshake_until = self._silent_since + HANDSHAKE_SECONDS
         self._store.acceptor.add_pending(self)
@@ -71,7 +61,7 @@ class AgentConnection(asyncio.Protocol):
         except HandshakeError as error:
             self._store.record_rejection(self.address, str(error))
             self.close()
-        except ProtocolError as error:
+        except messages.ProtocolError as error:
             if self._handshake is None:
                 self._store.log(f"closed the connection from {self.address}: {error}")
             else:
@@ -126,15 +116,15 @@ class AgentConnection(asyncio.Protocol):
     def _next_line(self) -> bytes:
         """Return the next whole line; empty if there is none yet. Raises ProtocolError if the line is too long."""
         end = self._buffer.find(b"\n") + 1
-        if (end or len(self._buffer)) > (LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE):
-            raise ProtocolError("a line that is too long")
+        if (end or len(self._buffer)) > (messages.LINE_BYTES if self._handshake is None else MOST_BYTES_BEFORE):
+            raise messages.ProtocolError("a line that is too long")
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
         return line
 
     def _line(self, line: bytes) -> None:
         if self._handshake is None:
-            self._message(decode(line))
+            self._message(messages.decode(line))
         elif self._handshake.expects_proof:
             self._handshake.verify(line)
             self._handshake = None
@@ -148,14 +138,16 @@ class AgentConnection(asyncio.Protocol):
         try:
             self.send(self._handshake.make_challenge(line))
         except HandshakeError:
-            if version := legacy_protocol_version(line):  # a launcher from before the handshake prints this and ends
-                self.send(encode(Rejected(why=_OLD_PEER.format(version=version), exit_code=int(Exit.RENDEZVOUS_LOST))))
+            # A launcher from before the handshake prints this and ends.
+            if version := messages.legacy_protocol_version(line):
+                why = _OLD_PEER.format(version=version)
+                self.send(messages.encode(messages.Rejected(why=why, exit_code=int(Exit.RENDEZVOUS_LOST))))
             raise
 
     def _message(self, message: object) -> None:
-        if not isinstance(message, FromAgent):
-            raise ProtocolError("a message that only the store sends")
-        if isinstance(message, Hello) == self._has_hello:
-            raise ProtocolError("a second Hello" if self._has_hello else "a message before Hello")
+        if not isinstance(message, messages.FromAgent):
+            raise messages.ProtocolError("a message that only the store sends")
+        if isinstance(message, messages.Hello) == self._has_hello:
+            raise messages.ProtocolError("a second Hello" if self._has_hello else "a message before Hello")
         self._has_hello = True
         self._store.handle_message(self._peer, message)
