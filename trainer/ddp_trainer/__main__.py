@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from ddp_trainer.launch.host.parent_link import ParentLink
-    from ddp_trainer.launch.workers.worker_group import Program
 
 Command = Callable[[Sequence[str]], int]
 """Command line without the name of the command → exit code."""
@@ -66,12 +65,7 @@ def _start_launcher(argv: Sequence[str], parent: ParentLink | None = None) -> in
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer, parent=parent)
-
-
-def _is_reference_trainer(program: Program) -> bool:
-    """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
-    return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
+    return main(argv, recorder=agent_recorder, parent=parent)
 
 
 def _aggregate(argv: Sequence[str]) -> int:
@@ -107,9 +101,6 @@ def _preflight(argv: Sequence[str]) -> int:
 
     return run_for_a_reader(lambda: main(argv), "ddp-launch preflight")
 
-
-PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}
-"""Modules to preload for the reference trainer, so that a restart does not import them again."""
 
 SUBCOMMANDS: dict[str, Command] = {
     "preflight": _preflight,

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -35,14 +34,11 @@ from ddp_trainer.launch.rendezvous.client import TcpLink
 from ddp_trainer.launch.rendezvous.transport import HereLink, Link, StaticLink
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.sidecar import Sidecar
-from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder
 
 MakeRecorder = Callable[[Path], AgentRecorder]
 """Function from a metrics directory to the recorder of this agent."""
-
-NOTHING: Final[Mapping[str, Sequence[str]]] = {}
 
 _LAST_SCRAPE_SECONDS: Final = 610.0
 """Maximum wait for the last scrape of the aggregator. The aggregator's own limit is usually some seconds, and at
@@ -57,8 +53,6 @@ def main(
     argv: Sequence[str],
     *,
     recorder: MakeRecorder | None = None,
-    preload: Mapping[str, Sequence[str]] = NOTHING,
-    prepares: Callable[[Program], bool] = lambda _: False,
     parent: ParentLink | None = None,
 ) -> int:
     """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exit_codes`).
@@ -66,8 +60,6 @@ def main(
     Args:
         argv: Arguments of the command line.
         recorder: Makes the recorder of this agent if metrics are enabled, which also starts an aggregator.
-        preload: Script → modules that the fork server imports for it.
-        prepares: Returns whether a program can get ready, and wait, before it has a place in a group.
         parent: Connection to the :mod:`~ddp_trainer.launch.resident_parent` that starts the launcher again after a
             crash; None for none.
     """
@@ -92,9 +84,7 @@ def main(
 
                 torchrun_shim.install(environ, log_dir)
             predecessor = _predecessor(plan, environ, parent)
-            return asyncio_utils.run(
-                _run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares, predecessor)
-            )
+            return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, predecessor))
     except LaunchError as error:
         log_line(str(error))
         TerminationReport(environ).ended(error.exit_code, str(error))
@@ -107,8 +97,6 @@ async def _run(
     log_dir: Path,
     metrics_dir: Path,
     make_recorder: MakeRecorder | None,
-    preload: Mapping[str, Sequence[str]],
-    prepares: Callable[[Program], bool],
     predecessor: Predecessor,
 ) -> int:
     children = Children(asyncio.get_running_loop())
@@ -129,10 +117,7 @@ async def _run(
     if plan.endpoint and plan.hosts_store:
         store = Sidecar(children, _store_flags(plan, plan.endpoint), environ)
     try:
-        modules = config.preload_of(plan.arguments, environ, preload)
-        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, modules, predecessor)
-        # Alone, or in a static launch, workers need not wait for a place.
-        setup = replace(setup, prepares=plan.has_store and prepares(plan.program))
+        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, predecessor)
 
         async def wait_for_scrape() -> None:
             if aggregator is not None:
@@ -152,7 +137,6 @@ def _setup(
     log_dir: Path,
     pulse_dir: Path,
     recorder: AgentRecorder,
-    preload: Sequence[str] | None,
     predecessor: Predecessor,
 ) -> AgentConfig:
     arguments, where = plan.arguments, str(plan.endpoint or "this node")
@@ -180,13 +164,15 @@ def _setup(
         recorder=recorder,
         signals=plan.signals,
         environment=environ,
-        preload=preload,
+        preload=config.preload_of(arguments, environ),
         fork_server_delay=config.fork_server_delay_of(environ),
         care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
         predecessor=predecessor,
         fixed_port=plan.fixed_port,
+        # Alone, or in a static launch, workers need not wait for a place.
+        prepares=plan.has_store and config.is_reference_trainer(plan.program),
     )
 
 

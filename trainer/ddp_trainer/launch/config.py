@@ -41,6 +41,10 @@ slowed.
 _DEVICE_FILES: Final = {"xpu": "/dev/dri", "hpu": "/dev/accel"}
 """Kind of device → folder that its driver makes. A laptop's graphics have one too, so torch counts."""
 
+_TRAINER: Final = "ddp_trainer"
+_TRAINER_MODULES: Final = ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")
+"""Modules that the fork server imports for the reference trainer, so that a restart does not import them again."""
+
 BACKENDS: Final = ("static", "c10d", "ddp")
 
 _STOCK_SHUTDOWN: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -282,9 +286,12 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
     )
 
 
-def preload_of(
-    arguments: argparse.Namespace, environ: Mapping[str, str], known: Mapping[str, Sequence[str]]
-) -> Sequence[str] | None:
+def is_reference_trainer(program: Program) -> bool:
+    """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
+    return (program.kind, program.target, program.arguments[:1]) == ("module", _TRAINER, ("train",))
+
+
+def preload_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Sequence[str] | None:
     """Return the modules that the fork server imports besides torch; None for no fork server.
 
     Raises:
@@ -293,7 +300,7 @@ def preload_of(
     if arguments.no_zygote or not fork_server_delay_of(environ):
         return None
     names = [name.strip() for name in arguments.preload.split(",") if name.strip()]
-    return [*names, *known.get(arguments.training_script, ())]
+    return [*names, *(_TRAINER_MODULES if arguments.training_script == _TRAINER else ())]
 
 
 def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:

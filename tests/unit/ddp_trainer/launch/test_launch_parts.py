@@ -215,7 +215,7 @@ class TestSettings:
         [
             (["x.py"], {}, []),
             (["--preload", "a, b", "x.py"], {}, ["a", "b"]),
-            (["-m", "known"], {}, ["what", "it", "needs"]),
+            (["-m", "ddp_trainer", "train"], {}, ["ddp_trainer.train.cli", "ddp_trainer.train.trainer"]),
             (["--no-zygote", "x.py"], {}, None),
             (["x.py"], {"DDP_ZYGOTE": "0"}, None),
         ],
@@ -223,7 +223,7 @@ class TestSettings:
     def test_a_fork_server_imports_its_list(
         self, flags: list[str], environ: dict[str, str], modules: list[str] | None
     ) -> None:
-        assert settings.preload_of(parse(flags, {}), environ, {"known": ("what", "it", "needs")}) == modules
+        assert settings.preload_of(parse(flags, {}), environ) == modules
         with pytest.raises(LaunchError, match="DDP_ZYGOTE='yes'"):
             settings.fork_server_delay_of({"DDP_ZYGOTE": "yes"})
 

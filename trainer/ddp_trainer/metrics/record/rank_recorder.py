@@ -33,14 +33,9 @@ from ddp_trainer.process.startup_times import StartupTimes
 
 STEPS: Final = RANK.cell_index[Metric.STEPS]
 SAMPLES: Final = RANK.cell_index[Metric.SAMPLES]
-DATA_WAIT: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.DATA_WAIT)]
-H2D: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.HOST_TO_DEVICE)]
-FORWARD: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.FORWARD)]
-BACKWARD: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.BACKWARD)]
-COMM_EXPOSED: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
-OPTIMIZER: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.OPTIMIZER)]
-CHECKPOINT: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.CHECKPOINT)]
-OTHER: Final = RANK.cell_index[cell(Metric.PHASE_SECONDS, Phase.OTHER)]
+DATA_WAIT, H2D, FORWARD, BACKWARD, COMM_EXPOSED, OPTIMIZER, CHECKPOINT, OTHER = (
+    RANK.cell_index[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase
+)
 STEP: Final = RANK.cell_index[Metric.STEP]
 EPOCH: Final = RANK.cell_index[Metric.EPOCH]
 LOSS: Final = RANK.cell_index[Metric.LOSS]
