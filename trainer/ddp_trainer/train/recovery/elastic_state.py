@@ -41,14 +41,7 @@ from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.parallel.strategy import send_from_first
 from ddp_trainer.train.recovery.group_transition import select_active_ranks
-from ddp_trainer.train.recovery.peer_recovery import (
-    LocalState,
-    RecoveredState,
-    capture_state,
-    recover_state,
-    restore_state,
-    to_local_state,
-)
+from ddp_trainer.train.recovery.peer_recovery import LocalState, capture_state, recover_state, restore_state
 from ddp_trainer.train.utils.errors import NonFiniteLoss
 
 
@@ -140,7 +133,7 @@ class ElasticState:
             self._release()
             return None
         if taken is not None:
-            self._local_state = to_local_state(taken, context)
+            self._local_state = taken
         self._set_order(None if checkpoint is None else checkpoint.manifest)
         progress_file = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
         history.load(progress_file, process.recorder, group, process.began, process.env)
@@ -190,7 +183,7 @@ class ElasticState:
         loads = checkpoint is not None or config.init_from is not None
         self.state = build_state(context, self._history, stored_batch_slices, loads=loads)
 
-    def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
+    def _load(self, checkpoint: Checkpoint, taken: LocalState | None) -> RestoreResult:
         if taken is not None:
             return restore_state(taken, self.state)
         if not checkpoint.is_verified:

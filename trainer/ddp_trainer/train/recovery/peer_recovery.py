@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -34,7 +34,7 @@ _KIND_BYTES: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalState:
-    """State that a rank keeps from a group that has ended."""
+    """State that a rank keeps from a group that has ended, or has recovered from its peers."""
 
     step: int
     attained: int
@@ -50,23 +50,13 @@ class LocalState:
     """State that every rank holds whole, after ``step`` steps."""
     skipped: int
     """Number of committed steps so far that changed no weight."""
+    was_behind: bool = False
+    """True if the state was recovered, and this rank's own state was missing or older."""
 
     @property
     def slot(self) -> int:
         """Index of the part of a replica that this rank holds."""
         return self.rank % self.layout.replica
-
-
-class RecoveredState(NamedTuple):
-    """State from which a rank resumes."""
-
-    step: int
-    attained: int
-    """Progress, as :attr:`LocalState.attained`."""
-    holdings: LocalShards
-    beside: Checkpoint
-    was_behind: bool
-    """True if this rank's own state was missing or older."""
 
 
 class _Claim(NamedTuple):
@@ -100,26 +90,20 @@ def kind_of(layout: Layout) -> int:
     return int.from_bytes(sha256(str(replace(layout, replicate=1)).encode()).digest()[:_KIND_BYTES])
 
 
-def recover_from_peers(
-    group: Group,
-    layout: Layout,
-    own: LocalState | None,
-    *,
-    demand: Callable[[Manifest], None],
-    skipped: Callable[[Checkpoint], int],
-) -> RecoveredState | None:
+def recover_state(context: RunContext, own: LocalState | None, demand: Callable[[Manifest], None]) -> LocalState | None:
     """Return the newest state of this rank's slot, received from peers if necessary; every rank must call it.
 
+    Ranks that have no place in the new layout only send.
+
     Args:
-        group: The group of the ranks.
-        layout: The new layout of the model. Ranks that have no place in it only send.
+        context: The context of the new group.
         own: The state that this rank kept; None if it has none.
         demand: Raises if the state is that of another run.
-        skipped: Reads :attr:`LocalState.skipped` from :attr:`LocalState.beside`.
 
     Returns:
         The state; None on every rank if the ranks together do not hold all slots.
     """
+    group, layout = context.process.group, _layout(context)
     claims = _claims(group, _Claim.of(own))
     furthest = max(claim.attained for claim in claims)
     leader = [claim.attained for claim in claims].index(furthest)
@@ -128,12 +112,23 @@ def recover_from_peers(
     if furthest == _NOTHING or not set(range(layout.replica)) <= set(slots):
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
-    holdings = None if own is None else _resolve_shards(own, step, moved=own.skipped == skipped(beside))
+    skipped = int(unpack(beside)["guard"]["skipped"])
+    holdings = None if own is None else _resolve_shards(own, step, moved=own.skipped == skipped)
     shards = _exchange_shards(group, layout, slots, holdings)
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
         shards = holdings
-    return RecoveredState(step, furthest, shards, beside, was_behind=own is None or own.attained != furthest)
+    return LocalState(
+        step=step,
+        attained=furthest,
+        layout=layout,
+        rank=group.rank,
+        holdings=shards,
+        ahead=None,
+        beside=beside,
+        skipped=skipped,
+        was_behind=own is None or own.attained != furthest,
+    )
 
 
 def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
@@ -206,9 +201,6 @@ def _claims(group: Group, own: _Claim) -> list[_Claim]:
 
 _BUFFERS: Final = "buffers"
 
-Demand: TypeAlias = Callable[[Manifest], None]
-"""Callable that raises if the state is that of another run."""
-
 
 def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
     """Return this rank's part of the state of a group that has ended; the model cannot be used afterwards.
@@ -243,26 +235,7 @@ def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
     )
 
 
-def recover_state(context: RunContext, own: LocalState | None, demand: Demand) -> RecoveredState | None:
-    """Return the state of this rank's slot, or None if the ranks together lack a part; every rank must call it."""
-    return recover_from_peers(context.process.group, _layout(context), own, demand=demand, skipped=_skipped)
-
-
-def to_local_state(taken: RecoveredState, context: RunContext) -> LocalState:
-    """Return a recovered state as a local state, to keep it if the group ends before it is loaded."""
-    return LocalState(
-        step=taken.step,
-        attained=taken.attained,
-        layout=_layout(context),
-        rank=context.process.group.rank,
-        holdings=taken.holdings,
-        ahead=None,
-        beside=taken.beside,
-        skipped=_skipped(taken.beside),
-    )
-
-
-def restore_state(taken: RecoveredState, state: TrainState) -> RestoreResult:
+def restore_state(taken: LocalState, state: TrainState) -> RestoreResult:
     """Load a recovered state into a model that was cut for this group, and into the other components."""
     from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
 
@@ -277,7 +250,3 @@ def restore_state(taken: RecoveredState, state: TrainState) -> RestoreResult:
 def _layout(context: RunContext) -> Layout:
     assert context.config.parallel is not None  # noqa: S101 - only for distributed models
     return layout_of(context.config.parallel, context.process.group.world_size)
-
-
-def _skipped(beside: Checkpoint) -> int:
-    return int(unpack(beside)["guard"]["skipped"])
