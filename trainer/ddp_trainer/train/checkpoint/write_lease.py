@@ -48,7 +48,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 from ddp_trainer.common import strict_json
 from ddp_trainer.common.strict_json import Matching
@@ -79,7 +79,72 @@ class Claim:
     pid: int
 
 
-class WriteLease:
+class _Writer:
+    """A writer with a claim that it takes again for each of its groups."""
+
+    def __init__(self, claim: Claim, place: str, name: str, clock: Callable[[], float]) -> None:
+        """Create the writer; :meth:`take` claims.
+
+        Args:
+            claim: Token, generation and fence of this writer.
+            place: Directory or URL of the checkpoints.
+            name: File or folder of the claim.
+            clock: Clock, in seconds since the Unix epoch.
+        """
+        self._own = claim
+        self._place, self._name = place, name
+        self._clock = clock
+        self._taken = False
+
+    @property
+    def token(self) -> str:
+        """Random token of this writer."""
+        return self._own.token
+
+    def take(self) -> object:
+        """Become the writer, in place of every group that does not come after this one."""
+        raise NotImplementedError
+
+    def renew(self, *, generation: int, fence: int) -> None:
+        """Claim again for a later group in which this process still writes.
+
+        What it is writing stays valid. Raises as :meth:`take` does.
+        """
+        self._own = replace(self._own, generation=generation, fence=fence)
+        self._taken = False
+        self.take()
+
+    def _is_before(self, standing: Claim) -> bool:
+        """Return True if the standing claim is that of a later group of the same run."""
+        if not self._own.run_id or standing.run_id != self._own.run_id:
+            return False
+        now = self._clock()
+        return precedence(standing.fence, now) > precedence(self._own.fence, now)
+
+    def _stale(self, standing: Claim | None) -> StaleGeneration:
+        """Return the error that ends this writer, and how to fix it.
+
+        Args:
+            standing: The claim in force; None without one.
+        """
+        own, now = self._own, self._clock()
+        sentence = f"Generation {own.generation} may no longer write to {self._place}: "
+        delete = f"delete {self._name} if no other worker group of this run is running"
+        if standing is None:
+            return StaleGeneration(f"{sentence}{self._name} was removed.", hint="Start the run again.")
+        sentence += f"generation {standing.generation} has claimed it"
+        if is_valid_fence(standing.fence, now) and not is_valid_fence(own.fence, now):
+            days = (own.fence // 1000 - int(now)) // _DAY_SECONDS
+            return StaleGeneration(
+                f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",
+                hint=f"Correct the clock of the rendezvous store's machine and start again, or {delete}.",
+            )
+        return StaleGeneration(
+            f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
+        )
+
+
+class WriteLease(_Writer):
     """This writer's claim on one directory."""
 
     def __init__(
@@ -94,14 +159,8 @@ class WriteLease:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._file = directory / FILE
-        self._own = Claim(token, generation, fence, run_id, pid or os.getpid())
-        self._clock = clock
-        self._taken = False
-
-    @property
-    def token(self) -> str:
-        """Random token of this writer."""
-        return self._own.token
+        own = Claim(token, generation, fence, run_id, pid or os.getpid())
+        super().__init__(own, str(directory), str(self._file), clock)
 
     def take(self) -> None:
         """Become the directory's writer, in place of every group that does not come after this one.
@@ -112,22 +171,11 @@ class WriteLease:
             OSError: The claim could not be read or written.
         """
         standing = self._read()
-        if standing is not None and self._own.run_id and standing.run_id == self._own.run_id:
-            now = self._clock()
-            if precedence(standing.fence, now) > precedence(self._own.fence, now):
-                raise self._stale(standing)
+        if standing is not None and self._is_before(standing):
+            raise self._stale(standing)
         atomic_write(self._file, json.dumps(asdict(self._own)).encode())
         remove_stale_temp_files(self._file)
         self._taken = True
-
-    def renew(self, *, generation: int, fence: int) -> None:
-        """Claim the directory again for a later group in which this process still writes.
-
-        What it is writing stays valid. Raises as :meth:`take` does.
-        """
-        self._own = replace(self._own, generation=generation, fence=fence)
-        self._taken = False
-        self.take()
 
     def check(self) -> None:
         """Return if this writer's claim is in the directory; take it first if that has failed so far.
@@ -158,35 +206,6 @@ class WriteLease:
             ) from None
         return content
 
-    def _stale(self, standing: Claim | None) -> StaleGeneration:
-        return stale_generation(self._own, standing, str(self._file.parent), str(self._file), self._clock())
-
-
-def stale_generation(own: Claim, standing: Claim | None, place: str, claim: str, now: float) -> StaleGeneration:
-    """Return the error of a writer that may no longer publish.
-
-    Args:
-        own: Claim of this writer.
-        standing: Claim in force; None if there is none.
-        place: Directory or URL of the checkpoints.
-        claim: What holds the claim and can be deleted.
-        now: Seconds since the Unix epoch.
-    """
-    sentence = f"Generation {own.generation} may no longer write to {place}: "
-    delete = f"delete {claim} if no other worker group of this run is running"
-    if standing is None:
-        return StaleGeneration(f"{sentence}{claim} was removed.", hint="Start the run again.")
-    sentence += f"generation {standing.generation} has claimed it"
-    if is_valid_fence(standing.fence, now) and not is_valid_fence(own.fence, now):
-        days = (own.fence // 1000 - int(now)) // _DAY_SECONDS
-        return StaleGeneration(
-            f"{sentence}, and the fence of this group is {days} days ahead of this machine's clock.",
-            hint=f"Correct the clock of the rendezvous store's machine and start again, or {delete}.",
-        )
-    return StaleGeneration(
-        f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
-    )
-
 
 FOLDER: Final = "claims"
 _RETAINED: Final = 2
@@ -204,7 +223,7 @@ class Record:
     """Names of the published checkpoints."""
 
 
-class ClaimJournal:
+class ClaimJournal(_Writer):
     """This writer's claim on the checkpoints below one URL."""
 
     def __init__(
@@ -225,19 +244,12 @@ class ClaimJournal:
             alarm: Receives a sentence if the store has no conditional writes.
             clock: Clock, in seconds since the Unix epoch.
         """
+        super().__init__(claim, storage.url, f"the folder {storage.url}/{FOLDER}", clock)
         self._storage = storage
-        self._own = claim
         self._unclaimed = unclaimed
         self._alarm = alarm
-        self._clock = clock
-        self._taken = False
         self.is_conditional: bool | None = None
         """True if the store has conditional writes; None before the first claim."""
-
-    @property
-    def token(self) -> str:
-        """Random token of this writer."""
-        return self._own.token
 
     def take(self) -> tuple[str, ...]:
         """Become the writer, in place of every group that does not come after this one.
@@ -252,20 +264,12 @@ class ClaimJournal:
         """
         while True:
             number, standing = read_record(self._storage)
-            if standing is not None and self._own.run_id and standing.claim.run_id == self._own.run_id:
-                now = self._clock()
-                if precedence(standing.claim.fence, now) > precedence(self._own.fence, now):
-                    self._end(standing.claim)
+            if standing is not None and self._is_before(standing.claim):
+                raise self._stale(standing.claim)
             published = tuple(self._unclaimed()) if standing is None else standing.checkpoints
             if self._add(number + 1, Record(self._own, published)):
                 self._taken = True
                 return published
-
-    def renew(self, *, generation: int, fence: int) -> None:
-        """Claim the store again for a later group in which this process still writes; raises as :meth:`take` does."""
-        self._own = replace(self._own, generation=generation, fence=fence)
-        self._taken = False
-        self.take()
 
     def publish(self, update: Callable[[tuple[str, ...]], tuple[str, ...]]) -> tuple[str, ...]:
         """Replace the list of published checkpoints; claim the store first if that has failed so far.
@@ -283,7 +287,7 @@ class ClaimJournal:
         while True:
             number, standing = read_record(self._storage)
             if standing is None or standing.claim.token != self.token:
-                self._end(None if standing is None else standing.claim)
+                raise self._stale(None if standing is None else standing.claim)
             names = update(standing.checkpoints)
             if self._add(number + 1, Record(self._own, names)):
                 return names
@@ -329,10 +333,6 @@ class ClaimJournal:
             return self._storage.read(key)
         except ObjectMissing:
             return b""
-
-    def _end(self, standing: Claim | None) -> NoReturn:
-        claim = f"the folder {self._storage.url}/{FOLDER}"
-        raise stale_generation(self._own, standing, self._storage.url, claim, self._clock())
 
 
 def read_record(storage: ObjectStorage) -> tuple[int, Record | None]:
