@@ -41,23 +41,6 @@ class LauncherTimes:
     """The rendezvous formed the group. The workers start next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """Events before the first step of a process in a group, in Unix times."""
-
-    moments: LauncherTimes
-    restarts: Mapping[str, int]
-    """Number of restarts of the run so far, by cause."""
-    process: float
-    """Start of this process."""
-    restoring: float
-    """Start of the search for a state to resume from."""
-    restored: float
-    """End of that search: the process has a state."""
-    loaded: bool
-    """True if the state came from a checkpoint or another rank."""
-
-
 @dataclass(slots=True)
 class Account:
     """Goodput account of a job. Durations are in seconds, moments are Unix times."""
@@ -80,11 +63,6 @@ class Account:
     def elapsed(self) -> float:
         """Seconds from the first start of the job to :attr:`until`."""
         return sum(self.seconds)
-
-    @property
-    def net_productive_seconds(self) -> float:
-        """Productive seconds of steps that were not lost."""
-        return self[JobTime.PRODUCTIVE] - self.lost
 
     def begin(self, start: float) -> None:
         """Set the first start of the job. If it is earlier than the recorded one, startup time is added."""
@@ -110,29 +88,44 @@ class Account:
         self.seconds[_INDEX[JobTime.PRODUCTIVE]] += left
         self.until = until
 
-    def mark_stopped(self) -> None:
-        """Record that this process received a stop request and saved its state."""
-        self.has_left = True
-
     def copy(self) -> Account:
         """Return an independent copy."""
         return replace(self, restarts=[*self.restarts], seconds=[*self.seconds])
 
-    def arrive(self, arrival: Arrival, now: float) -> None:
-        """Assign the time from the last step of the previous process to ``now``, when the first step begins."""
-        moments = arrival.moments
+    def arrive(
+        self,
+        moments: LauncherTimes,
+        restarts: Mapping[str, int],
+        *,
+        process: float,
+        restoring: float,
+        restored: float,
+        loaded: bool,
+        now: float,
+    ) -> None:
+        """Assign the time from the last step of the previous process to the first step of this one, in Unix times.
+
+        Args:
+            moments: Events of the launcher before this process.
+            restarts: Number of restarts of the run so far, by cause.
+            process: Start of this process.
+            restoring: Start of the search for a state to resume from.
+            restored: End of that search: the process has a state.
+            loaded: The state came from a checkpoint or another rank.
+            now: Start of the first step.
+        """
         if moments.launched:
             is_new_pod = moments.launched >= self.until
             self.add_time(JobTime.SUSPENDED if self.has_left else JobTime.SCHEDULING, moments.launched)
-            self.add_time(JobTime.STARTUP if is_new_pod else self._cause(arrival.restarts), moments.joined)
+            self.add_time(JobTime.STARTUP if is_new_pod else self._cause(restarts), moments.joined)
             self.add_time(JobTime.RENDEZVOUS, moments.formed)
         else:
-            self.add_time(JobTime.SUSPENDED if self.has_left else JobTime.RESTART, arrival.process)
-        self.add_time(JobTime.STARTUP, arrival.restoring)
-        self.add_time(JobTime.CHECKPOINT_LOAD if arrival.loaded else JobTime.INIT, arrival.restored)
+            self.add_time(JobTime.SUSPENDED if self.has_left else JobTime.RESTART, process)
+        self.add_time(JobTime.STARTUP, restoring)
+        self.add_time(JobTime.CHECKPOINT_LOAD if loaded else JobTime.INIT, restored)
         self.add_time(JobTime.INIT, now)
         self.has_left = False
-        self.restarts = [arrival.restarts.get(cause, 0) for cause in _CAUSES]
+        self.restarts = [restarts.get(cause, 0) for cause in _CAUSES]
 
     def record_lost_time(self, productive: float) -> None:
         """Count all productive time above ``productive`` seconds as lost. The lost time never decreases."""

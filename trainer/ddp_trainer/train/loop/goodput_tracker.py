@@ -22,7 +22,7 @@ from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import sync_progress
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
-from ddp_trainer.train.config.goodput_account import Account, Arrival
+from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import BESIDE_STEPS, StepTimer
@@ -112,15 +112,15 @@ class GoodputTracker:
         """Start the account of this group, directly before its first step; every rank must call it."""
         account = self._account
         account.begin(self._reading.first_start)
-        arrival = Arrival(
-            moments=self._env.moments,
-            restarts=self._env.restarts,
+        account.arrive(
+            self._env.moments,
+            self._env.restarts,
             process=self._began,
             restoring=self._restoring,
             restored=self._restored,
             loaded=self._loaded,
+            now=self._clock(),
         )
-        account.arrive(arrival, self._clock())
         self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
         self._base, self._reported = self._phases.non_step_seconds, NO_TIMES
         self._is_training = True
@@ -183,7 +183,7 @@ class GoodputTracker:
     def save_account(self) -> None:
         """Store the account after the final save of a requested stop; the next process reports it to the metrics."""
         account = self._until_now() if self._is_first else self._account.copy()
-        account.mark_stopped()
+        account.has_left = True
         if self._progress_file is not None and self._account.until:
             self._progress_file.write_account(account)
 
@@ -222,7 +222,7 @@ class GoodputTracker:
         """Return the state for a checkpoint, in plain values only."""
         account = self._until_now()
         return {
-            "productive": account.net_productive_seconds,
+            "productive": account[JobTime.PRODUCTIVE] - account.lost,
             "first_start": self._reading.first_start,
             "account": account.to_list(),
             "lost_steps": self._reading.lost_steps,
