@@ -14,16 +14,15 @@ between stages have the dtype of the weights. The receiving stage casts them dow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules
-from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import DTensor, Replicate
 
 from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.common.trainer_options import PrecisionName
@@ -39,12 +38,8 @@ class TensorSpec:
 
     here: Tensor
     """This rank's local part, on the meta device."""
-    devices: DeviceMesh | None = None
-    """Mesh of the ranks that hold the parts; None if each rank holds the whole tensor."""
-    placements: Sequence[Placement] = ()
-    shape: torch.Size | None = None
-    """Shape of the whole tensor; None for a plain tensor."""
-    stride: tuple[int, ...] | None = None
+    whole: DTensor | None = None
+    """The distributed tensor; None if each rank holds the whole tensor."""
 
     @classmethod
     def like(cls, output: Tensor) -> Self:
@@ -56,8 +51,8 @@ class TensorSpec:
         if not isinstance(output, DTensor):
             return cls(output)
         placements = [Replicate() if placement.is_partial() else placement for placement in output.placements]
-        done = output.redistribute(placements=placements)
-        return cls(done.to_local(), done.device_mesh, tuple(placements), done.shape, done.stride())
+        whole = output.redistribute(placements=placements)
+        return cls(whole.to_local(), whole)
 
     def local_output(self, output: Tensor) -> Tensor:
         """Return this rank's local part of an output as a plain tensor, differentiably.
@@ -69,10 +64,10 @@ class TensorSpec:
             Tensor with the shape and dtype of :attr:`here`.
         """
         output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
-        if not isinstance(output, DTensor):
+        if self.whole is None or not isinstance(output, DTensor):
             return output
         # A copy: torch detaches stage outputs in place (zero-bubble schedules), which views do not allow.
-        return output.redistribute(placements=self.placements).to_local().clone()
+        return output.redistribute(placements=self.whole.placements).to_local().clone()
 
     def from_local(self, here: Tensor) -> Tensor:
         """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`local_output`.
@@ -80,11 +75,7 @@ class TensorSpec:
         Args:
             here: Tensor with the shape and dtype of :attr:`here`.
         """
-        if self.devices is None:
-            return here
-        return DTensor.from_local(
-            here, self.devices, self.placements, run_check=False, shape=self.shape, stride=self.stride
-        )
+        return here if self.whole is None else from_local(here, self.whole)
 
 
 class BetweenStreams(nn.Module):
