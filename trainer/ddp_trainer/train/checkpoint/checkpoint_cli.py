@@ -124,7 +124,7 @@ def _export(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         checkpoint = _chosen(arguments, stack)
         try:
-            found = checkpoint_files.weights(checkpoint)
+            found = checkpoint_files.unpack(checkpoint, only="model")["model"]
         except OSError as err:
             raise BadConfig(
                 f"{checkpoint.directory} cannot be read: {reason_of(err)}.", hint="Export another one."

@@ -230,8 +230,12 @@ def best_of(manifests: Mapping[_Place, Manifest], goal: TargetMetric) -> _Place 
     return None if best is None else best[0]
 
 
-def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
+def unpack(checkpoint: Checkpoint, only: str = "") -> dict[str, Any]:
     """Return the complete state. From a disk, its tensors are mapped from the file and read when they are used.
+
+    Args:
+        checkpoint: The checkpoint.
+        only: ``"model"`` to read only the model's tensors of a sharded checkpoint; empty for all.
 
     Raises:
         CheckpointMismatch: The files are valid but contain objects that must not be loaded.
@@ -243,7 +247,7 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.is_sharded:
         from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - takes a second, rarely needed
 
-        return assemble_state(checkpoint.directory, checkpoint.manifest)
+        return assemble_state(checkpoint.directory, checkpoint.manifest, only)
     try:
         state = torch.load(checkpoint.directory / PAYLOAD, map_location="cpu", mmap=True, weights_only=True)
     except OSError:
@@ -255,19 +259,6 @@ def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
             hint="Give another --checkpoint-dir.",
         ) from err
     return state  # type: ignore[no-any-return] # torch.load is untyped
-
-
-def weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the model's part of the state.
-
-    Raises:
-        CheckpointMismatch: As for :func:`unpack`.
-    """
-    if checkpoint.directory is None or not checkpoint.is_sharded:
-        return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
-    from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - as above
-
-    return assemble_state(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
 
 
 def read(directory: Path, *, verified: bool = True) -> Checkpoint:
