@@ -32,13 +32,13 @@ def observe(directory: Path) -> None:
 
 def state_bytes(optimization: OptimizerWrapper) -> int:
     """Return the bytes of the state on this rank."""
-    from ddp_trainer.train.mesh.sharded_state import state_bytes as bytes_here
+    from ddp_trainer.train.mesh.sharded_state import local_shard
 
     optimizer = optimization.optimizer
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    return bytes_here(*weights, *gradients, *states)
+    return sum(local_shard(tensor).nbytes for tensor in (*weights, *gradients, *states))
 
 
 if __name__ == "__main__":

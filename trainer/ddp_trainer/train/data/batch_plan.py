@@ -113,7 +113,8 @@ class BatchPlan:
         if length < self.global_batch:
             return torch.arange(taken.start, taken.stop)
         steps = range(taken.start // length, taken.stop // length)
-        return step_positions(self._slice_sizes(), self.samples // length, steps)
+        sizes = shares(self.global_batch, self.batch_slices, self.batch_slices)
+        return step_positions(sizes, self.samples // length, steps)
 
     def lane(self, step: int, batch_slice: int) -> Iterator[tuple[int, int]]:
         """Yield what a batch slice reads from a global step to the end of its epoch, of samples stored in blocks.
@@ -129,10 +130,6 @@ class BatchPlan:
         blocks = block_order(self.blocks, self.seed, epoch)
         yield from blocks.runs(range(first + index * size, first + full * size))
         yield from blocks.runs(range(end + rest.start, end + rest.stop))
-
-    def _slice_sizes(self) -> list[int]:
-        slices = (cut(self.global_batch, self.batch_slices, number) for number in range(self.batch_slices))
-        return [span.stop - span.start for span in slices]
 
     def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""

@@ -169,8 +169,3 @@ def from_local(own: Tensor, like: Tensor) -> Tensor:
     return DTensor.from_local(
         own, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
-
-
-def state_bytes(*tensors: Tensor) -> int:
-    """Return the number of bytes of the tensors on this rank."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in map(local_shard, tensors))
