@@ -11,10 +11,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ddp_trainer.common.constants import CheckpointScope, File
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from ddp_trainer.train.distributed.group import Group
     from ddp_trainer.train.loop.run_context import ProcessContext
     from ddp_trainer.train.recovery.group_transition import GroupTransition
-
-
-class JobLabels(NamedTuple):
-    """Properties of the job in its metrics."""
-
-    precision: str
-    parallelism: str
-    """Name of the strategy, or the layout."""
 
 
 def run(
@@ -76,17 +68,12 @@ def run(
         from ddp_trainer.train.loop.run_context import ProcessContext  # noqa: PLC0415 - imports torch
 
         process = ProcessContext.outside_groups(env, progress, stop, began, control)
-        outcome = _train(task or load_task(config.task, task_flags(config)), config, process, make_recorder)
+        flags = {name: value for name in TASK_FLAGS if (value := getattr(config, name)) is not None}
+        outcome = _train(task or load_task(config.task, flags), config, process, make_recorder)
     # In every pod: a controller that sees the first pod succeed may delete the others, rank 0's among them.
     if env.local_rank == 0:
         publish_summary(outcome, config, progress)
     return outcome
-
-
-def task_flags(config: Config) -> dict[str, Any]:
-    """Return the task's flags that are set, by name."""
-    given = {name: getattr(config, name) for name in TASK_FLAGS}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def with_defaults(config: Config, env: Environment) -> Config:
@@ -145,7 +132,8 @@ def _train(task: Task, config: Config, process: ProcessContext, make_recorder: C
     from ddp_trainer.train.trainer import Trainer  # noqa: PLC0415
 
     limit_threads(process.env, config)
-    labels = JobLabels(config.precision, str(config.parallel) if config.is_model_sharded else config.strategy)
+    parallelism = str(config.parallel) if config.is_model_sharded else config.strategy
+    labels = {"precision": config.precision, "parallelism": parallelism}
     with Trainer(config, task, process) as trainer:
         transition = GroupTransition(config, process.control, process.stop, can_stay=trainer.can_join_next_group)
         env = transition.first(process.env)
@@ -174,7 +162,7 @@ def join_group(
     transition: GroupTransition,
     config: Config,
     make_recorder: Callable[[], RankRecorder],
-    labels: JobLabels,
+    labels: Mapping[str, str],
 ) -> ProcessContext:
     """Join the worker group that ``env`` describes, and return the process context in it.
 
@@ -184,7 +172,7 @@ def join_group(
         transition: The membership of this process in groups.
         config: The configuration.
         make_recorder: Makes the recorder of metrics; called once the rank is known.
-        labels: Properties of the job, for the metrics.
+        labels: Precision and parallelism (name of the strategy, or the layout) of the job, for the metrics.
 
     Raises:
         PeerLost: A rank was lost, or the launcher canceled the group before it was complete.
@@ -200,7 +188,7 @@ def join_group(
         device=str(group.device),
         parallel=config.parallel,
     )
-    recorder.job(precision=labels.precision, parallelism=labels.parallelism)
+    recorder.job(**labels)
     return replace(process, env=env, group=group, recorder=recorder)
 
 

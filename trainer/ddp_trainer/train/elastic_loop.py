@@ -22,7 +22,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train import api
-from ddp_trainer.train.api import JobLabels
 from ddp_trainer.train.checkpoint.summary import Outcome, Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
@@ -77,7 +76,7 @@ class ElasticLoop:
         self._config = api.with_defaults(config, env)
         self._task = UserTask(config.task, model, optimizer, samples, scheduler)
         precision = str(optimizer.param_groups[0]["params"][0].dtype).removeprefix("torch.")
-        self._labels = JobLabels(precision, "manual")
+        self._labels = {"precision": precision, "parallelism": "manual"}
         self._make_recorder = recorder
         stop = StopRequest(grace_seconds=env.grace_seconds, leave=exit_immediately)
         progress = api.make_progress(self._config, env)

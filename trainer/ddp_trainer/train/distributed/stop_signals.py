@@ -21,9 +21,6 @@ from ddp_trainer.common.constants import Exit
 _MARGIN_SECONDS: Final = 1.0
 """Time for the launcher to notice the exit of this process before the pod is killed."""
 
-INTERRUPTED: Final = Exit.SIGNAL_BASE + signal.SIGINT
-"""Exit code 130: stopped by Ctrl-C."""
-
 
 class StopRequest:
     """Request to stop this process, set by SIGTERM or SIGINT."""

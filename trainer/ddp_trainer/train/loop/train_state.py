@@ -168,10 +168,6 @@ class TrainState:
             metrics=self.context.watch.metrics_after(self.step),
         )
 
-    def to_checkpoint(self) -> Checkpoint:
-        """Return the state for ranks that lack it. It shares the memory of weights and optimizer."""
-        return Checkpoint(self.manifest(), state=self.state_dict())
-
     def load_checkpoint(self, checkpoint: Checkpoint) -> RestoreResult:
         """Restore all components from a checkpoint."""
         return self.load_replicated(self._load_weights(checkpoint))

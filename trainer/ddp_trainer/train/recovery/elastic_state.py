@@ -222,7 +222,7 @@ class ElasticState:
         return restored
 
     def _own_state(self) -> Checkpoint:
-        return self.state.to_checkpoint()
+        return Checkpoint(self.state.manifest(), state=self.state.state_dict())
 
     def _has_place(self) -> bool:
         """Return True if this rank trains in the group, and is no spare."""

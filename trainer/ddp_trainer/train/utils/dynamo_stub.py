@@ -29,7 +29,6 @@ import torch
 _NAME: Final = "torch._dynamo"
 _IMPORTERS: Final = {"torch.optim.optimizer", "torch._compile"}
 """Modules that execute ``import torch._dynamo`` when optimizers and DDP are used."""
-_F = TypeVar("_F", bound=Callable[..., object])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -50,15 +49,10 @@ class _Stub(ModuleType):
         setattr(importlib.import_module(self.__name__), name, value)
 
 
-def _disable(function: _F, *_args: object, **_options: object) -> _F:
-    """Return the function unchanged: without the compiler there is nothing to disable."""
-    return function
-
-
 _STUB: Final = _Stub(
     _NAME,
     {
-        "disable": _disable,
+        "disable": lambda function, *_, **__: function,
         "graph_break": lambda: None,
         "utils": _Stub(f"{_NAME}.utils", {"get_optimize_ddp_mode": lambda: "ddp_optimizer"}),
         # Activation checkpointing reads this; it only affects compiled graphs.
