@@ -274,7 +274,17 @@ def read(directory: Path, *, verified: bool = True) -> Checkpoint:
         OSError: The disk fails.
     """
     try:
-        return _read(directory, verified=verified)
+        manifest = _read_manifest(directory)
+        if manifest.format > FORMAT:
+            # Fields of a later format are not trusted. check_same_run refuses to resume from it.
+            return Checkpoint(manifest, directory)
+        if verified or manifest.pieces or (directory / SUSPECT).exists() or not os.access(directory, os.W_OK):
+            verify_files(directory, manifest.files)
+            return Checkpoint(manifest, directory)
+        _check_file_size(directory / PAYLOAD, manifest.size_bytes)
+        with zipfile.ZipFile(directory / PAYLOAD) as archive:
+            archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))  # checks its CRC-32
+        return Checkpoint(manifest, directory, is_verified=False)
     except FileNotFoundError as err:
         raise CorruptCheckpoint(f"{Path(err.filename).name} is missing") from None
     except (CorruptCheckpoint, OSError):
@@ -282,20 +292,6 @@ def read(directory: Path, *, verified: bool = True) -> Checkpoint:
     except Exception as err:
         # A damaged file can make a parser raise anything. The previous checkpoint is better than no run.
         raise CorruptCheckpoint(f"it cannot be read ({type(err).__name__}: {err})") from err
-
-
-def _read(directory: Path, *, verified: bool) -> Checkpoint:
-    manifest = _read_manifest(directory)
-    if manifest.format > FORMAT:
-        # Fields of a later format are not trusted. check_same_run refuses to resume from it.
-        return Checkpoint(manifest, directory)
-    if verified or manifest.pieces or (directory / SUSPECT).exists() or not os.access(directory, os.W_OK):
-        verify_files(directory, manifest.files)
-        return Checkpoint(manifest, directory)
-    _check_file_size(directory / PAYLOAD, manifest.size_bytes)
-    with zipfile.ZipFile(directory / PAYLOAD) as archive:
-        archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))  # checks its CRC-32
-    return Checkpoint(manifest, directory, is_verified=False)
 
 
 def _read_manifest(directory: Path) -> Manifest:

@@ -336,7 +336,9 @@ class CheckpointManager:
             self._count_failures(0)
             self.durable_step = writing.step
             self._recorder.checkpoint_saved(writing.step, writing.seconds, writing.blocking_seconds, writing.size_bytes)
-            self._advise(writing.blocking_seconds)
+            self._costs.append(writing.blocking_seconds)
+            if len(self._costs) == _SAVES_MEASURED and self._keeps_time:
+                self._note(suggest_interval(statistics.median(self._costs), self._mtbf))
 
     def wait_for_save(self) -> None:
         """Wait for the save in progress, then report it.
@@ -379,11 +381,6 @@ class CheckpointManager:
         if self.every_seconds is None and self._saved_at is not None:
             self._recorder.put(Metric.CHECKPOINT_INTERVAL, began - self._saved_at)
         self._saved_at = began
-
-    def _advise(self, cost_seconds: float) -> None:
-        self._costs.append(cost_seconds)
-        if len(self._costs) == _SAVES_MEASURED and self._keeps_time:
-            self._note(suggest_interval(statistics.median(self._costs), self._mtbf))
 
     def not_written(self, step: int) -> CheckpointNotWritten | None:
         """Return the error to raise if the last state is not on this rank's disk.

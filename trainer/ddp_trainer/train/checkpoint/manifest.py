@@ -226,16 +226,12 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
     if different:
         name, stored, present = different[0]
         what = _COMPARED.get(name, "number of batch slices")
+        is_option = name in {"seed", "global_batch", "batch_slices"}
+        fix = f"Give {flag(name)} {stored}" if is_option else f"Bring back that {what}"
         raise CheckpointMismatch(
             f"The checkpoint {where} was written with {what} {stored}, and this run has {present}.",
-            hint=f"{_mismatch_hint(name, stored)} to continue from it, or use another --checkpoint-dir.",
+            hint=f"{fix} to continue from it, or use another --checkpoint-dir.",
         )
-
-
-def _mismatch_hint(name: str, value: object) -> str:
-    if name in {"seed", "global_batch", "batch_slices"}:
-        return f"Give {flag(name)} {value}"
-    return f"Bring back that {_COMPARED.get(name, name)}"
 
 
 _COMPARED: Final = {

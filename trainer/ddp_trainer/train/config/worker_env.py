@@ -95,14 +95,16 @@ class Environment:
         rank, world, local_world = values["rank"], values["world_size"], values["local_world_size"]
         if not 0 <= rank < world:
             raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
+        restarts, moments = _numbers(environ, Env.RESTARTS), _numbers(environ, Env.MOMENTS)
+        events = (LifecycleEvent.LAUNCHED, LifecycleEvent.JOINED, LifecycleEvent.FORMED)
         return cls(
             **values,
             max_ranks=_ranks_of(_nodes(environ).rpartition(":")[2], environ, local_world),
             # A single number has no colon and gives None: it does not have to be the minimum.
             min_ranks=_ranks_of(_nodes(environ).rpartition(":")[0], environ, local_world),
             promised_ranks=_ranks_of(environ.get(_PROMISED, "").rpartition(":")[2], environ, local_world),
-            restarts=_counts(environ),
-            moments=_parse_lifecycle_times(environ),
+            restarts={cause: count for cause, count in restarts.items() if isinstance(count, int)},
+            moments=LauncherTimes(*(float(moments.get(event, 0.0)) for event in events)),
             threads_chosen="OMP_NUM_THREADS" in environ,
             host=environ.get(Env.NODE_NAME) or socket.gethostname(),
             visible_devices={name: environ[name] for name in (VISIBLE, "PATH") if name in environ},
@@ -134,16 +136,6 @@ def _ranks_of(nodes: str, environ: Mapping[str, str], local_world: int) -> int |
         return None
     per_node = environ.get("PET_NPROC_PER_NODE", "")
     return int(nodes) * (int(per_node) if per_node.isdecimal() else local_world)
-
-
-def _counts(environ: Mapping[str, str]) -> dict[str, int]:
-    return {cause: int(count) for cause, count in _numbers(environ, Env.RESTARTS).items() if isinstance(count, int)}
-
-
-def _parse_lifecycle_times(environ: Mapping[str, str]) -> LauncherTimes:
-    times = _numbers(environ, Env.MOMENTS)
-    events = (LifecycleEvent.LAUNCHED, LifecycleEvent.JOINED, LifecycleEvent.FORMED)
-    return LauncherTimes(*(float(times.get(moment, 0.0)) for moment in events))
 
 
 def _numbers(environ: Mapping[str, str], name: Env) -> dict[str, float]:

@@ -56,7 +56,9 @@ class Guard:
             RollBack: The run must roll back to its last checkpoint.
             NonFiniteLoss: The run must stop.
         """
-        what = _describe(step, loss)
+        what = f"A gradient of step {step} is infinite or not a number."
+        if not math.isfinite(loss):
+            what = f"The loss of step {step} is {loss}."
         if step > self._latest + 1:
             self._in_a_row = 0
         self._latest = step
@@ -92,9 +94,3 @@ class Guard:
         # A rollback loads counts from before it happened, so its own count must not decrease.
         self.rollbacks = max(self.rollbacks, 0 if state is None else state["rollbacks"])
         self._in_a_row = self._latest = 0
-
-
-def _describe(step: int, loss: float) -> str:
-    if not math.isfinite(loss):
-        return f"The loss of step {step} is {loss}."
-    return f"A gradient of step {step} is infinite or not a number."
