@@ -34,7 +34,7 @@ def fit_growth(values: Mapping[int, float]) -> float:
 def growth_table(sizes: Mapping[str, int], series: Series) -> str:
     """Return a table with a row for each name.
 
-    >>> print(table({"10mb": 10, "1gb": 1000}, {"save": {10: 0.002, 1000: 0.2}, "load": {10: 1.0}}))
+    >>> print(growth_table({"10mb": 10, "1gb": 1000}, {"save": {10: 0.002, 1000: 0.2}, "load": {10: 1.0}}))
     | Seconds | 10 MB | 1 GB | Exponent |
     |---|---|---|---|
     | save | 0.00200 | 0.200 | 1.00 |

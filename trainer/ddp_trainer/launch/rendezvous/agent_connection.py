@@ -1,33 +1,62 @@
-"""Store side of one connection: handshake, then one Hello, then messages of bounded length.
+"""Connections of the store, within limits on connections and open files.
 
-:class:`AgentConnection` passes the messages to its :class:`~ddp_trainer.launch.rendezvous.store.Store`.
+:class:`AgentConnection` is the store's side of one connection: handshake, then one Hello, then messages of bounded
+length. It passes the messages to the store, its :class:`ConnectionOwner`. :class:`StoreAcceptor` makes room by closing
+the oldest connection that has not authenticated. It passes sockets to an :class:`asyncio.Protocol`. With thousands of
+agents this costs less than one task per connection, as in :class:`~ddp_trainer.net.limited_server.LimitedServer`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, cast
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.launch.protocol import messages
+from ddp_trainer.launch.protocol.timeouts import HeartbeatTimeouts
 from ddp_trainer.net.asyncio_utils import tune
 from ddp_trainer.net.handshake import MOST_BYTES as MOST_BYTES_BEFORE
 from ddp_trainer.net.handshake import SECONDS as HANDSHAKE_SECONDS
 from ddp_trainer.net.handshake import HandshakeError, ServerHandshake
+from ddp_trainer.net.limited_server import Acceptor, client_of
 
-if TYPE_CHECKING:
-    from ddp_trainer.launch.rendezvous.store import Store
-
+BACKLOG: Final = 4096
 _OLD_PEER: Final = (
     "This run's store authenticates every agent, and this launcher does not: it has version {version} of the protocol "
     f"instead of {messages.VERSION}. Use one image for all pods of a job."
 )
 
 
+class ConnectionOwner(Protocol):
+    """Interface of the store for its connections."""
+
+    key: bytes
+    heartbeat: HeartbeatTimeouts
+    acceptor: StoreAcceptor
+
+    def register_connection(self, connection: AgentConnection) -> int:
+        """Register a connection that has authenticated, and return its number."""
+
+    def record_rejection(self, address: str, why: str) -> None:
+        """Count a connection that failed the handshake."""
+
+    def handle_message(self, peer: int, message: messages.FromAgent) -> None:
+        """Process a message."""
+
+    def lost(self, peer: int) -> None:
+        """Forget an authenticated connection."""
+
+    def log(self, line: str) -> None:
+        """Write a line."""
+
+
 class AgentConnection(asyncio.Protocol):
     """One TCP connection of the store."""
 
-    def __init__(self, store: Store, address: str) -> None:
+    def __init__(self, store: ConnectionOwner, address: str) -> None:
         self.address = address
         self._store = store
         self._transport: asyncio.Transport | None = None
@@ -151,3 +180,92 @@ class AgentConnection(asyncio.Protocol):
             raise messages.ProtocolError("a second Hello" if self._has_hello else "a message before Hello")
         self._has_hello = True
         self._store.handle_message(self._peer, message)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class StoreAcceptor(Acceptor):
+    """Accepts the connections of agents."""
+
+    make: Callable[[str], AgentConnection]
+    """Returns the protocol of a new connection from an address."""
+    _pending: dict[AgentConnection, None] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen on an address, or on all interfaces if ``host`` is empty.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: If the address cannot be used.
+        """
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
+            try:
+                listener = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # a kernel without this family
+            self._listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address[0], port, *address[2:]))
+            port = listener.getsockname()[1]
+        self._accept_from(BACKLOG)
+        return port
+
+    def close(self) -> None:
+        """Stop listening, and close connections that have not authenticated."""
+        self._stop_listening()
+        for connection in list(self._pending):
+            connection.close()
+
+    def add_pending(self, connection: AgentConnection) -> None:
+        """Add a new connection to the pending ones. If half of all connections are pending, close the oldest."""
+        if len(self._pending) >= max(1, self.limits.total // 2):
+            self._make_room()
+        self._pending[connection] = None
+
+    def discard_pending(self, connection: AgentConnection) -> None:
+        """Remove a connection from the pending ones."""
+        self._pending.pop(connection, None)
+
+    def ended(self, connection: AgentConnection) -> None:
+        """Release the place of a closed connection."""
+        self._pending.pop(connection, None)
+        self.limits.release(connection.address)
+        self._resume()
+
+    def pending(self) -> list[AgentConnection]:
+        """Return the connections that have not authenticated yet, the oldest first."""
+        return list(self._pending)
+
+    def _room(self) -> int:
+        return self.limits.room
+
+    def _open(self, accepted: socket.socket, address: str) -> None:
+        if not self.limits.try_acquire(address):
+            accepted.close()
+            self._make_room(client_of(address))
+            self.log.write(f"closed a new connection of {address}: there are too many, of this address or in total")
+            return
+        task = self._loop.create_task(self._connect(accepted, address))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, accepted: socket.socket, address: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: self.make(address), accepted)
+        except OSError:
+            accepted.close()
+            self.limits.release(address)
+            self._resume()
+
+    def _make_room(self, client: str | None = None) -> bool:
+        """Close the oldest pending connection, of one client or of all. Return whether there was one."""
+        for connection in self._pending:
+            if client in {None, client_of(connection.address)}:
+                connection.close()
+                return True
+        return False

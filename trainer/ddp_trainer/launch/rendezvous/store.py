@@ -23,8 +23,7 @@ from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, TIMEOUTS, HeartbeatTimeouts, Timeouts
-from ddp_trainer.launch.rendezvous.acceptor import StoreAcceptor
-from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
+from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection, StoreAcceptor
 from ddp_trainer.launch.rendezvous.membership import Membership
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
