@@ -211,6 +211,7 @@ class Workers:
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
     :mod:`ddp_trainer.launch.hang.watchdog`.
     """
+    _routes: dict[tuple[int, Std], tuple[bool, bool]] = field(default_factory=dict)
     """Local rank and stream → whether it goes to a file, and to the console."""
     _pump: LogForwarder | None = None
     _number: int = 0
@@ -436,7 +437,9 @@ class Workers:
     ) -> int | None:
         """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
-        to_file, to_console = self.logs.of(local_rank, stream)
+        if (local_rank, stream) not in self._routes:
+            self._routes[local_rank, stream] = self.logs.of(local_rank, stream)
+        to_file, to_console = self._routes[local_rank, stream]
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
         filters = self.logs.stdout_filters if is_out else self.logs.stderr_filters
         if not to_file and not filters:
