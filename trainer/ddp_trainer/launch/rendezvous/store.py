@@ -46,11 +46,11 @@ MOST_UNSENT_BYTES: Final = 2 * messages.LINE_BYTES
 """Unread data above which a peer counts as lost."""
 LOG_LINES_PER_MINUTE: Final = 20
 _TICK_FACTOR: Final = 2.0
+"""Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
 MOST_FAILED_TICKS: Final = 10
 """Steps of the run that may fail in a row before the store ends, so that another one takes its place."""
 FAILED_TICK_SECONDS: Final = 0.5
 """Least time from a failed step to the next one."""
-"""Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
 
 
 class PortInUseError(LaunchError):
