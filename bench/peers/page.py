@@ -257,7 +257,7 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
         "Two nodes of one worker on one machine run one loop or the smallest change of it, with the fastest",
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
-        f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load, mostly of idle priority: {load}.",
+        f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load: {load}, from 5 on of idle priority.",
         f"Runs so far: [{sum(not run['quick'] for run in runs)} of the whole](measurements/peers.json),",
         f"[{sum(run['quick'] for run in runs)} quick](measurements/peers-quick.json).",
         "",

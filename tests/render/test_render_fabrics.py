@@ -18,7 +18,6 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
-from tests.support.pod_security import beyond_restricted
 from tests.support.rendered import store_job, worker_template
 
 RUN = "0123456789ab"
@@ -76,8 +75,8 @@ def test_no_fabric_leaves_pod_security_restricted(fabric: str) -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC", "dnsPolicy", "initContainers"} & set(pod)
     assert not any("hostPath" in volume for volume in pod["volumes"])
     [container] = pod["containers"]
-    assert beyond_restricted(pod) == []
-    assert container["securityContext"]["readOnlyRootFilesystem"]
+    closed = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == closed
     assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
