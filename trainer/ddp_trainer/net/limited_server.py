@@ -5,7 +5,7 @@ files, and :class:`RateLimitedLog` drops log lines above a rate. Standard librar
 the preflight import this module.
 
 asyncio's own server accepts up to its backlog in one go, before connections can be counted, and prints a traceback when
-no descriptor is left. :class:`Acceptor` accepts one connection at a time, so the limits also cover open files.
+no descriptor is left. :class:`Acceptor` accepts only what it has room for, so the limits also cover open files.
 :class:`LimitedServer` serves each connection with streams.
 """
 

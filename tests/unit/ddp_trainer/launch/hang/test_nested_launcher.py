@@ -10,6 +10,18 @@ from pathlib import Path
 from ddp_trainer.launch.failures import launcher_in_stderr
 from ddp_trainer.launch.hang.nested_launcher import launcher_of, nested_launcher
 
+TORCHRUN = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 7, in <module>
+[rank0]: ValueError: the 7th layer has no name
+Traceback (most recent call last):
+  File "/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+============================================================
+"""
+
 
 def test_a_command_line_of_accelerate_is_a_launcher_and_one_with_the_name_as_an_argument_is_not() -> None:
     assert launcher_of(["accelerate", "launch", "train.py"]) == "accelerate launch"
@@ -27,5 +39,7 @@ def test_a_launcher_below_a_process_is_found_while_it_runs(tmp_path: Path) -> No
     assert nested_launcher(os.getpid()) == ""
 
 
-def test_an_error_without_the_trace_of_a_launcher_is_none_of_a_launcher() -> None:
+def test_the_first_error_of_a_failed_launcher_is_named_and_other_output_is_not_its() -> None:
+    sentence = "torchrun, which the script starts, failed: ValueError: the 7th layer has no name"
+    assert launcher_in_stderr(TORCHRUN) == sentence
     assert launcher_in_stderr("Traceback\nValueError: torchrun") == ""
