@@ -78,7 +78,7 @@ def measure(options: Options) -> Report:
 def measure_stall(report: Report, options: Options) -> None:
     """Measure how long each way to save blocks the training, in turns, and the steps during writes."""
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        arms = make_save_methods(Path(directory))
+        arms = make_save_methods(Path(directory), STATE_BYTES)
         for name, arm in arms.items():
             report.baseline(f"{name}_first_stall_seconds", arm.time_save())
         rounds = 3 if options.quick else 10
@@ -119,7 +119,7 @@ def measure_object_store(report: Report, options: Options) -> None:
 
 def measure_upload_stall(place: StorageUrl, report: Report, options: Options) -> None:
     """Measure how long a save that is uploaded blocks the training, and how long the upload takes."""
-    arm = trainer_save_method(place, make_state())
+    arm = trainer_save_method(place, make_state(STATE_BYTES))
     arm.time_save()  # allocates the memory
     stalls, uploads = [], []
     for _ in range(3 if options.quick else 10):
@@ -185,7 +185,7 @@ def small_step() -> Callable[[], None]:
     return step
 
 
-def make_state(size_bytes: int = STATE_BYTES) -> dict[str, Any]:
+def make_state(size_bytes: int) -> dict[str, Any]:
     """Weights and AdamW's two moments, of this size together."""
     import torch
 
@@ -199,7 +199,7 @@ def make_state(size_bytes: int = STATE_BYTES) -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def make_save_methods(directory: Path, size_bytes: int = STATE_BYTES) -> dict[str, SaveMethod]:
+def make_save_methods(directory: Path, size_bytes: int) -> dict[str, SaveMethod]:
     """Every way to save the same state."""
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""``--pairs`` names the node that a test slows down, stops or cuts off, with real gloo ranks."""
+"""``--pairs`` names the node that a test slows down or stops, with real gloo ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,15 @@ import pytest
 from ddp_collectives.flags import parse
 from tests.support.ports import free_port
 
-WORKER = "ddp_collectives.worker"
+WORKER = "import runpy; runpy.run_module('ddp_collectives.worker', run_name='__main__')"
+SLOW_WORKER = f"""
+import time
+import torch.distributed as dist
+
+all_reduce = dist.all_reduce
+dist.all_reduce = lambda message: (time.sleep(1.0), all_reduce(message))
+{WORKER}
+"""
 NODES = 4
 BAD = 2
 FLAGS = ["--pairs=3", "--sizes=4MiB", "--repeats=3", "--warmup=1", "--timeout=60"]
@@ -26,18 +33,18 @@ FLAGS = ["--pairs=3", "--sizes=4MiB", "--repeats=3", "--warmup=1", "--timeout=60
 class Group:
     """Ranks that each are a node, without a launcher, which would end all with the first."""
 
-    def __init__(self, flags: Sequence[str], folder: Path) -> None:
+    def __init__(self, flags: Sequence[str], folder: Path, programs: Sequence[str]) -> None:
         port = free_port()
         self.folder = folder
-        self.ranks = [self._start(rank, flags, port) for rank in range(NODES)]
+        self.ranks = [self._start(rank, program, flags, port) for rank, program in enumerate(programs)]
 
-    def _start(self, rank: int, flags: Sequence[str], port: int) -> subprocess.Popen[str]:
+    def _start(self, rank: int, program: str, flags: Sequence[str], port: int) -> subprocess.Popen[str]:
         place = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": NODES, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank}
         environ = {**os.environ, **{name: str(value) for name, value in place.items()}}
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         environ |= {"TORCHELASTIC_ERROR_FILE": str(self.folder / f"error-{rank}.json")}
         return subprocess.Popen(
-            [sys.executable, "-m", WORKER, json.dumps(asdict(parse(flags)[0]))],
+            [sys.executable, "-c", program, json.dumps(asdict(parse(flags)[0]))],
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -71,8 +78,8 @@ def started(tmp_path: Path) -> Iterator[list[Group]]:
         group.close()
 
 
-def group(started: list[Group], folder: Path, *flags: str) -> Group:
-    made = Group([*FLAGS, *flags], folder)
+def group(started: list[Group], folder: Path, *flags: str, programs: Sequence[str] = (WORKER,) * NODES) -> Group:
+    made = Group([*FLAGS, *flags], folder, programs)
     started.append(made)
     return made
 
@@ -107,25 +114,8 @@ def test_a_node_that_stops_or_dies_is_named_and_no_other(
 
 
 def test_a_node_that_is_slow_is_named_and_no_other(started: list[Group], tmp_path: Path) -> None:
-    ranks = group(started, tmp_path, "--slow-below=30%", "--pair-timeout=60")
-    ranks.empty()
-    over = threading.Event()
-    slow = threading.Thread(target=slowed_down, args=(ranks.ranks[BAD], over))
-    slow.start()
-    try:
-        code, out, sentence = ranks.outcome()
-    finally:
-        over.set()
-        slow.join()
+    programs = [SLOW_WORKER if node == BAD else WORKER for node in range(NODES)]
+    code, out, sentence = group(started, tmp_path, "--slow-below=5%", programs=programs).outcome()
     assert code == 3, out
     assert sentence.startswith(f"Node {BAD} (")
     assert sentence.endswith(" is slow with every partner, and they do well without it: take it out")
-
-
-def slowed_down(process: subprocess.Popen[str], over: threading.Event) -> None:
-    """Let it run for 3 ms of every 303."""
-    while process.poll() is None and not over.is_set():
-        process.send_signal(signal.SIGSTOP)
-        over.wait(0.3)
-        process.send_signal(signal.SIGCONT)
-        over.wait(0.003)
