@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.descendants import OUTLIVES
 from bench.drivers.node_access import NodeAccess, node_access
 from bench.drivers.shared_quota import local_queue
 from bench.harness import CannotMeasure
@@ -16,7 +18,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
-from tests.cluster.live_cluster import Namespace, namespace
+from tests.cluster.live_cluster import Namespace, is_second_try, namespace
 from tests.support.no_fork_server import without_fork_servers  # noqa: F401
 
 IMAGE = "DDP_TEST_IMAGE"
@@ -24,6 +26,8 @@ IMAGE = "DDP_TEST_IMAGE"
 CONTROLLER_IMAGE = "DDP_TEST_CONTROLLER_IMAGE"
 REQUIRED = "DDP_TEST_REQUIRE_CLUSTER"
 """If this is set, tests fail instead of being skipped when the cluster lacks an operator, an image or Prometheus."""
+REPAIR_COMMAND = "DDP_TEST_REPAIR_COMMAND"
+"""Shell command that starts those components of the cluster which no longer run."""
 LACKING = ("Set DDP_TEST_", "These tests need a cluster", "This cluster ")
 """Prefixes of those skip reasons. Missing GPUs and feature gates still skip."""
 
@@ -45,6 +49,13 @@ def groups_are_kept(request: pytest.FixtureRequest) -> None:
     if getattr(request.config.option, "loadgroup", False):
         names = [item.nodeid for item in request.session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in name for name in names), "This pytest and xdist ignore groups; see pyproject.toml."
+
+
+@pytest.fixture(autouse=True)
+def repaired(request: pytest.FixtureRequest) -> None:
+    """Repair the cluster before a test is repeated: it may have failed because a component died."""
+    if is_second_try(request) and (command := os.environ.get(REPAIR_COMMAND)):
+        subprocess.run(command, shell=True, check=False, env=os.environ | OUTLIVES)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
@@ -177,3 +179,8 @@ def namespace(api: Api, image: str, home: Path, *, security: str = "restricted")
         yield Namespace(name, api, image, home)
     finally:
         api.delete(f"/api/v1/namespaces/{name}", uid=made["metadata"]["uid"])
+
+
+def is_second_try(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test has failed once and is repeated."""
+    return getattr(request.node, "execution_count", 1) > 1
