@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.tasks.digits import Digits
+from ddp_workloads.digits import Digits
 
 SAMPLES: Final = 512
 WIDTH: Final = 4096

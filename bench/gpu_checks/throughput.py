@@ -130,7 +130,7 @@ def timed(bench: Bench, work: Callable[[], object], rounds: int) -> list[float]:
 
 def gpt(model: Model) -> Any:
     """Return the trainer's GPT of this size."""
-    from ddp_trainer.train.models.gpt import Gpt
+    from ddp_workloads.gpt import Gpt
 
     return Gpt(vocabulary=256, window=model.window, layers=model.layers, heads=model.heads, width=model.width)
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hang_faults import barrier, inject_fault
 from torch import Tensor, nn
 
-from ddp_trainer.train.tasks.digits import Digits
+from ddp_workloads.digits import Digits
 
 PAUSE_SECONDS = 0.05
 READY_STEP = 40

@@ -6,7 +6,7 @@ A shell expands this text, so it has no backtick and no dollar sign.
 import time
 from typing import Any
 
-from ddp_trainer.train.tasks.digits import Digits
+from ddp_workloads.digits import Digits
 
 PAUSE = 0.02 / 32
 """Seconds for each sample of a rank, of which a step of two ranks has 32."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bench.scripts.growing_task import add_frozen_weights
 from bench.scripts.storm_faults import VARIABLE, run_requested_fault
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
+from ddp_workloads.digits import Digits, LabeledImages
 
 PAUSE_SECONDS = 0.02
 

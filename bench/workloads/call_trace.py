@@ -1,8 +1,7 @@
 """Programs that count their own calls: the reference trainer in some of its steps, and a launcher while a worker dies.
 
 ``python -m bench.workloads.call_trace step FLAGS`` is a rank, ``... death FLAGS`` a launcher. Each writes the counts of
-its traced sections to the folder ``TRACE``. C++ and files outside of ``ddp_trainer`` are not counted, nor are tasks and
-models.
+its traced sections to the folder ``TRACE``. C++ and files outside of ``ddp_trainer`` are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any, Final
 import ddp_trainer
 
 PACKAGE: Final = f"{Path(ddp_trainer.__file__).parent}{os.sep}"
-NOT_COUNTED: Final = ("train/tasks/", "train/models/")
 STEPS: Final = range(5, 31)
 """Several, because what happens at intervals of time falls into some of them only."""
 
@@ -62,7 +60,7 @@ class CallTrace:
 def _file_of(frame: FrameType) -> str | None:
     path = frame.f_code.co_filename
     name = path.removeprefix(PACKAGE)
-    return None if name == path or name.startswith(NOT_COUNTED) else name
+    return None if name == path else name
 
 
 def trace_steps(argv: Sequence[str]) -> int:

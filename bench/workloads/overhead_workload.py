@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.models.gpt import Gpt
+from ddp_workloads.gpt import Gpt
 
 SEED: Final = 5
 RATE: Final = 1e-3

@@ -68,7 +68,7 @@ def test_the_first_process_of_a_pod_reaps_orphans_and_tells_every_rank_to_stop(
 
 PACED = """
 import os, pathlib, time
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
+from ddp_workloads.digits import Digits, LabeledImages
 
 BEGUN = pathlib.Path(os.environ["DDP_CHECKPOINT_DIR"], "begun")
 IS_FIRST = not BEGUN.exists()

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddp_trainer.train.tasks.digits import Digits
+from ddp_workloads.digits import Digits
 
 HURRY = Path(os.environ.get("HURRY", "never"))
 PACE = float(os.environ.get("PACE", "0.0005"))

@@ -10,7 +10,14 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("trainer/ddp_trainer", "ddp_collectives", "kubectl_plugin/kubectl_ddp", "bench", "tools")
+PACKAGES: Final = (
+    "trainer/ddp_trainer",
+    "ddp_collectives",
+    "ddp_workloads",
+    "kubectl_plugin/kubectl_ddp",
+    "bench",
+    "tools",
+)
 SOURCES: Final = {
     ".".join(path.relative_to((ROOT / package).parent).with_suffix("").parts): path
     for package in PACKAGES

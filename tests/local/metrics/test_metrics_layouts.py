@@ -10,7 +10,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase, Wait
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
-from ddp_trainer.train.models.gpt import Gpt
+from ddp_workloads.gpt import Gpt
 from tests.local.workloads.train_group import WorkerGroup
 from tests.local.workloads.train_layouts import Numbers
 

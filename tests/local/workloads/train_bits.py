@@ -26,8 +26,8 @@ from ddp_trainer.train.data.batch_reader import sha256
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.transforms import precision
+from ddp_workloads.digits import Digits, LabeledImages
 from tests.local.workloads.train_group import WorkerGroup
 
 TASK = f"{__name__}:SmallDigits"

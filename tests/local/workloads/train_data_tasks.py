@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
+from ddp_workloads.digits import Digits, LabeledImages
 
 
 class _SlowImages(LabeledImages):

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
+from ddp_workloads.digits import Digits, LabeledImages
 
 MARKED = 700
 """The one training sample that is marked; it occurs in one step of every epoch."""

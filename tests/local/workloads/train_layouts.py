@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.models.gpt import Gpt, ScaledDotProductAttention
+from ddp_workloads.gpt import Gpt, ScaledDotProductAttention
 
 
 class Rows:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train import run
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.utils.errors import TrainError
+from ddp_workloads.digits import Digits, LabeledImages
 from tests.local.workloads.train_reformed import SAMPLES, logging
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer import elastic
-from ddp_trainer.train.tasks.digits import LabeledImages
+from ddp_workloads.digits import LabeledImages
 from tests.local.workloads.train_bits import SmallDigits
 
 SAMPLES = 150

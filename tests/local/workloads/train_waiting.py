@@ -8,7 +8,7 @@ import threading
 
 from torch import Tensor
 
-from ddp_trainer.train.tasks import digits
+from ddp_workloads import digits
 
 
 def say_ready() -> None:

@@ -13,10 +13,10 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.trainer_options import PipelineSchedule, count_batch_slices, share
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
-from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.pp.pipeline_split import check_micro_batches
-from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_workloads.gpt import Gpt
+from ddp_workloads.text import VOCABULARY
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import trainer_arguments
 from kubectl_ddp.values.quantity import NodeRange

@@ -165,9 +165,9 @@ class SupportsShow(Protocol):
 
 
 BUILT_IN: Final[Mapping[str, str]] = {
-    "digits": "ddp_trainer.train.tasks.digits:Digits",
-    "text": "ddp_trainer.train.tasks.text:Text",
-    "image-folder": "ddp_trainer.train.tasks.image_folder:ImageFolder",
+    "digits": "ddp_workloads.digits:Digits",
+    "text": "ddp_workloads.text:Text",
+    "image-folder": "ddp_workloads.image_folder:ImageFolder",
 }
 """Name → ``module:factory``."""
 

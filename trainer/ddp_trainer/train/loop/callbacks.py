@@ -20,13 +20,12 @@ from ddp_trainer.train.data.batch_plan import BatchPlan, StepPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
 from ddp_trainer.train.loop.run_context import ProcessContext, RunContext
 from ddp_trainer.train.loop.train_state import TrainState
-from ddp_trainer.train.models.registry import flops, tokens
 from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, Started, StepCommitted
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.profiling import Profile, open_profile
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.transforms.hfu import recompute_ratio
+from ddp_trainer.train.transforms.hfu import flops, recompute_ratio, tokens
 
 LIVE_SECONDS: Final = 0.1
 """Minimum seconds between two changes of the live line."""

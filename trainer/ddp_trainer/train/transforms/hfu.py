@@ -1,4 +1,4 @@
-"""Share of the model's operations that activation checkpointing repeats, which HFU counts and MFU does not."""
+"""Operations and tokens that a model counts, and the share that activation checkpointing repeats for HFU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,32 @@ from torch import nn
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Recompute
-from ddp_trainer.train.models.registry import flops
+
+
+def flops(model: nn.Module) -> int | None:
+    """Return the floating-point operations to learn from one sample, forward and backward.
+
+    Returns:
+        None if the model has no ``flops_per_sample()``.
+    """
+    count = getattr(model, "flops_per_sample", None)
+    return int(count()) if callable(count) else None
+
+
+def tokens(model: nn.Module) -> int | None:
+    """Return the number of tokens of one sample.
+
+    Returns:
+        None if the model has no ``tokens_per_sample()``, as a model of images.
+    """
+    count = getattr(model, "tokens_per_sample", None)
+    return int(count()) if callable(count) else None
 
 
 def recompute_ratio(model: nn.Module, config: Config) -> float | None:
     """Return the recomputed operations divided by the operations of the model; None if the model does not count them.
 
-    The model counts them in two methods, as :class:`ddp_trainer.train.models.gpt.Gpt` does.
+    The model counts them in two methods.
     ``recomputed_flops_per_sample`` covers the forward pass through all blocks. ``cheaply_recomputed_flops_per_sample``
     covers the part that ``--recompute cheap`` repeats. If only every N-th block recomputes, the ratio is scaled by
     their share of all blocks, by weights.

@@ -9,8 +9,8 @@ from torch import nn
 
 from ddp_trainer.train.checkpoint.manifest import architecture, check_same_run, signature
 from ddp_trainer.train.data.sample_order import COMPUTED, ORDERS
-from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
+from ddp_workloads.gpt import Gpt
 from tests.support.train_builders import IDENTITY, a_manifest
 
 MANIFEST = a_manifest(5)

@@ -15,8 +15,8 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.deferred_init.skip_init import SkipInit, init_weights, is_deferred, materialize
-from ddp_trainer.train.tasks.text import Text
 from ddp_trainer.train.utils.errors import BadTask
+from ddp_workloads.text import Text
 from tests.support.train_builders import HERE, Lines
 
 

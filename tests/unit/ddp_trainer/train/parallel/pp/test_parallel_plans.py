@@ -19,7 +19,6 @@ from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
-from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.pp.pipeline_split import (
     KINDS,
     Stages,
@@ -31,6 +30,7 @@ from ddp_trainer.train.parallel.pp.pipeline_split import (
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, TensorSpec
 from ddp_trainer.train.parallel.tensor_parallel import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
+from ddp_workloads.gpt import Gpt
 from tests.support.train_builders import Lines
 
 

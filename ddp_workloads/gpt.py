@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from ddp_trainer.common.trainer_options import of_slices, of_stages
 from ddp_trainer.train.data.batch_plan import cut
-from ddp_trainer.train.models.registry import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_workloads.model_registry import at_least, share
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
@@ -220,7 +220,7 @@ class GptStage(nn.Module):
             self.norm, self.head = model.norm, model.head
 
     def forward(self, stream: Tensor) -> Tensor:
-        """Compute the part of this stage of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`.
+        """Compute the part of this stage of :meth:`ddp_workloads.gpt.Gpt.forward`.
 
         Args:
             stream: Tokens, int64 ``(n, time)``, in the first stage; else the residual stream, float ``(n, time,

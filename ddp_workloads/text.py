@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from ddp_trainer.train.data.sample_order import BlockTable, uniform_blocks
 from ddp_trainer.train.data.shards.sharded_samples import ShardReader
 from ddp_trainer.train.data.task import rowwise
-from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.storage.object_storage import ObjectStorage, open_storage
 from ddp_trainer.train.utils.errors import BadData
 from ddp_trainer.train.utils.locations import StorageUrl
+from ddp_workloads.model_registry import build
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.models.gpt import Gpt
+    from ddp_workloads.gpt import Gpt
 
 BLOCK_BYTES: Final = 1 << 20
 _READERS: Final = 16

@@ -13,8 +13,8 @@ from PIL import Image
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Request
 from ddp_trainer.train.data.loaders.map_reader import SliceReader
-from ddp_trainer.train.tasks.image_folder import ImageFolder, Images, list_splits, random_cut
 from ddp_trainer.train.utils.errors import BadData, BadSample
+from ddp_workloads.image_folder import ImageFolder, Images, list_splits, random_cut
 
 CPU = torch.device("cpu")
 

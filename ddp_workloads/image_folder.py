@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.data.sample_order import order
-from ddp_trainer.train.models.registry import build
-from ddp_trainer.train.tasks.classification import Classification
 from ddp_trainer.train.utils.errors import BadData, BadSample
+from ddp_workloads.classification import Classification
+from ddp_workloads.model_registry import build
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.registry import at_least, share
+from ddp_workloads.model_registry import at_least, share
 
 
 class Mlp(nn.Sequential):

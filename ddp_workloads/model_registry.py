@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 MODELS: Final[Mapping[str, str]] = {
-    "mlp": "ddp_trainer.train.models.vision:Mlp",
-    "cnn": "ddp_trainer.train.models.vision:Cnn",
-    "resnet18": "ddp_trainer.train.models.vision:resnet18",
-    "resnet50": "ddp_trainer.train.models.vision:resnet50",
-    "gpt": "ddp_trainer.train.models.gpt:Gpt",
+    "mlp": "ddp_workloads.vision:Mlp",
+    "cnn": "ddp_workloads.vision:Cnn",
+    "resnet18": "ddp_workloads.vision:resnet18",
+    "resnet50": "ddp_workloads.vision:resnet50",
+    "gpt": "ddp_workloads.gpt:Gpt",
 }
 """Name → ``module:factory``. Only the module of the selected model is imported."""
 
@@ -89,26 +89,6 @@ def _options(choice: str, text: str, defaults: Mapping[str, Any]) -> dict[str, A
             wanted = "a whole number" if kind is int else "a number"
             raise BadConfig(f"--model is {choice}, with {part!r}.", hint=f"Give {key}= {wanted} from 0.")
     return options
-
-
-def flops(model: nn.Module) -> int | None:
-    """Return the floating-point operations to learn from one sample, forward and backward.
-
-    Returns:
-        None if the model has no ``flops_per_sample()``.
-    """
-    count = getattr(model, "flops_per_sample", None)
-    return int(count()) if callable(count) else None
-
-
-def tokens(model: nn.Module) -> int | None:
-    """Return the number of tokens of one sample.
-
-    Returns:
-        None if the model has no ``tokens_per_sample()``, as a model of images.
-    """
-    count = getattr(model, "tokens_per_sample", None)
-    return int(count()) if callable(count) else None
 
 
 def at_least(least: int, **options: int) -> None:

@@ -9,11 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Recompute
-from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.models.registry import MODELS, build, flops, tokens
 from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
-from ddp_trainer.train.transforms.hfu import recompute_ratio
+from ddp_trainer.train.transforms.hfu import flops, recompute_ratio, tokens
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_workloads.gpt import Gpt
+from ddp_workloads.model_registry import MODELS, build
 
 IMAGES = {"channels": 3, "side": 64, "classes": 10}
 TEXT = {"vocabulary": 256, "window": 16}

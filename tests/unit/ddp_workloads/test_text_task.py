@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.loop.callbacks import model_report
-from ddp_trainer.train.tasks import text
-from ddp_trainer.train.tasks.digits import Digits
-from ddp_trainer.train.tasks.text import MOST_TEST_WINDOWS, Text, Windows, generate_text, read
 from ddp_trainer.train.utils.errors import BadData
+from ddp_workloads import text
+from ddp_workloads.digits import Digits
+from ddp_workloads.text import MOST_TEST_WINDOWS, Text, Windows, generate_text, read
 
 
 def a_folder(path: Path, files: int = 30, length: int = 100) -> Path:

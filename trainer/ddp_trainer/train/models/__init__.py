@@ -1,1 +1,0 @@
-"""Models for ``--model``, selected by name."""
