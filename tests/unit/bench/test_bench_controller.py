@@ -67,13 +67,11 @@ def test_a_growth_that_was_decided_before_the_other_job_was_admitted_is_not_abov
 
 
 def test_steps_after_a_restart_from_a_checkpoint_count_as_repeated() -> None:
-    steps = [Seen(1.0, 2, 0.0, 5), Seen(2.0, 2, 0.0, 6), Seen(3.0, 1, 2.5, 6)]
-    assert repeated_steps(steps) == 1
+    assert repeated_steps([Seen(1.0, 2, 0.0, 5), Seen(2.0, 2, 0.0, 6), Seen(3.0, 1, 2.5, 6)]) == 1
 
 
 def test_a_pause_that_began_before_a_span_counts_as_a_whole() -> None:
-    steps = [Seen(1.0, 2, 0.0), Seen(3.0, 2, 0.0), Seen(9.0, 2, 0.0)]
-    assert longest_pause(steps, 2.5, 8.0) == Pause(5.0, 3.0)
+    assert longest_pause([Seen(1.0, 2, 0.0), Seen(3.0, 2, 0.0), Seen(9.0, 2, 0.0)], 2.5, 8.0) == Pause(5.0, 3.0)
 
 
 def test_a_cut_proxy_delays_bytes_until_it_is_joined() -> None:

@@ -85,8 +85,7 @@ def test_a_process_of_the_cluster_goes_on_after_a_bench_that_has_started_it(tmp_
     with _bench(tmp_path) as command:
         assert command.stdin is not None
         assert command.stderr is not None
-        detached = int(command.stderr.readline().split()[2])
-        pidfd = os.pidfd_open(detached)
+        pidfd = os.pidfd_open(int(command.stderr.readline().split()[2]))
         command.stdin.close()
         command.wait(timeout=20)  # what goes on still has its stderr
     assert command.returncode == 0

@@ -200,8 +200,7 @@ def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0
 def test_a_measurement_without_a_budget_or_files_refuses_them(flag: str, value: str) -> None:
     command = [sys.executable, "-m", "bench", "exits", f"--{flag}", value]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    refused = f"bench: exits cannot be measured here: It has no --{flag}.\n"
-    assert (done.returncode, done.stderr) == (2, refused)
+    assert (done.returncode, done.stderr) == (2, f"bench: exits cannot be measured here: It has no --{flag}.\n")
 
 
 def result_of(letter: str, **more: Any) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from bench.workloads.overhead_workload import WORKLOADS, Clock, Timed, mean_loss
 
 
 def test_an_account_tells_lost_from_repeated() -> None:
-    read = [*range(SAMPLES - 3), 0, 0, 1]
-    assert account(read) == (3, 3)
+    assert account([*range(SAMPLES - 3), 0, 0, 1]) == (3, 3)
 
 
 def test_of_a_step_that_was_done_again_the_last_group_counts(tmp_path: Path) -> None:

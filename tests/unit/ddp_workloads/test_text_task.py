@@ -109,8 +109,7 @@ def test_the_loss_of_certainty_is_nothing_and_that_of_no_idea_is_eight_bits(tmp_
     batch = torch.tensor([[1, 2, 3, 4], [7, 8, 9, 10]]), torch.tensor([[2, 3, 4, 5], [8, 9, 10, 11]])
     assert task.losses(Knows(100.0), batch).tolist() == pytest.approx([0, 0])
     assert task.losses(Knows(0.0), batch).tolist() == pytest.approx([math.log(256)] * 2)
-    metrics = task.metrics(Knows(0.0), batch)
-    assert float(metrics["bits_per_byte"]) == pytest.approx(16)
+    assert float(task.metrics(Knows(0.0), batch)["bits_per_byte"]) == pytest.approx(16)
     assert float(task.metrics(Knows(1.0), batch)["accuracy"]) == 2
     assert task.model()(batch[0]).shape == (2, 4, 256)
 

@@ -59,8 +59,7 @@ def test_no_key_but_those_of_a_running_job_may_change() -> None:
 def test_a_job_that_was_submitted_as_a_ddpjob_is_the_same_job(spec: JobSpec) -> None:
     layer = {key: value for key, value in layer_of_object(to_ddpjob(spec)).items() if key != "namespace"}
     made = resolve([layer], CONTEXT).spec
-    again = resolve([layer_of_object(to_ddpjob(made))], CONTEXT).spec
-    assert again == made
+    assert resolve([layer_of_object(to_ddpjob(made))], CONTEXT).spec == made
     chosen, stored = to_ddpjob(spec)["spec"], to_ddpjob(made)["spec"]
     assert {key: stored[key] for key in chosen if key != "env"} == {
         key: value for key, value in chosen.items() if key != "env"

@@ -36,7 +36,6 @@ def test_a_run_of_pytest_notes_the_reason_of_each_skipped_test(tmp_path: Path) -
 
 
 def test_rare_reasons_are_counted_together() -> None:
-    reasons = [reason for count, reason in enumerate("abcdefg", start=1) for _ in range(count)]
-    text = describe_skipped(reasons)
+    text = describe_skipped([reason for count, reason in enumerate("abcdefg", start=1) for _ in range(count)])
     assert text.startswith("make test: 28 tests were skipped: 7 (g), 6 (f)")
     assert text.endswith("3 for other reasons.")

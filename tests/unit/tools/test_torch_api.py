@@ -26,10 +26,8 @@ def test_no_name_and_no_keyword_is_missing(version: str) -> None:
 
 
 def test_the_tables_hold_nothing_that_is_not_used() -> None:
-    used = {use.path for use in uses()}
-    assert {name for table in tables().values() for name in table} - used == set()
+    assert {name for table in tables().values() for name in table} - {use.path for use in uses()} == set()
 
 
 def test_each_private_name_has_a_reason() -> None:
-    private = {use.path for use in uses() if is_private(use.path)} - {"torch._C"}
-    assert private == set(REASONS)
+    assert {use.path for use in uses() if is_private(use.path)} - {"torch._C"} == set(REASONS)

@@ -31,14 +31,12 @@ def test_each_recorded_message_has_the_fault_of_its_source_and_a_reason(message:
     assert is_out_of_gpu_memory(message) is (kind == "memory")
     assert (nccl_config_error(message) is not None) is (kind == "refusal")
     name = "DistBackendError: " if "NCCL error" in message else "" if "ValueError" in message else "AcceleratorError: "
-    found = failures.reason_of(1, name + message, oom_killed=False)
-    assert found == REASONS.get(kind, FailureReason.GPU_FAULT)
+    assert failures.reason_of(1, name + message, oom_killed=False) == REASONS.get(kind, FailureReason.GPU_FAULT)
 
 
 def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is_no_lost_peer() -> None:
     assert FailureReason.GPU_FAULT not in failures.CONSEQUENCES
-    failed = failures.reason_of(int(Exit.GPU_FAULT), "", oom_killed=False)
-    assert failed == FailureReason.GPU_FAULT
+    assert failures.reason_of(int(Exit.GPU_FAULT), "", oom_killed=False) == FailureReason.GPU_FAULT
     refused = "BadConfig: Rank 1: NCCL finds no network 'IB'. Fix: use an image with it."
     assert failures.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
 

@@ -190,8 +190,7 @@ def test_torch_counts_devices_that_only_it_knows(tmp_path: Path) -> None:
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text("[torch.backends]\ntoy = toy_backend:load\n")
-    environ = dict(os.environ) | {"PYTHONPATH": str(tmp_path)}
-    assert config.local_world_size_of("toy", environ) == 3
+    assert config.local_world_size_of("toy", dict(os.environ) | {"PYTHONPATH": str(tmp_path)}) == 3
     with pytest.raises(LaunchError, match="'toy' is neither a number from 1 nor auto, cpu, gpu or a device"):
         config.local_world_size_of("toy", dict(os.environ))
     with pytest.raises(LaunchError, match="torch finds no device of this kind"):

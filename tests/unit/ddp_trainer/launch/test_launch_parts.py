@@ -75,8 +75,7 @@ ONE_GPU_EACH = {"virtual_local_rank": True}
 
 class TestEnvironment:
     def launch(self, **changes: object) -> Launch:
-        settings = {"run_id": "r", "local_world_size": 2, "max_restarts": 3, **changes}
-        return Launch(**settings)
+        return Launch(**{"run_id": "r", "local_world_size": 2, "max_restarts": 3, **changes})
 
     def generation(self) -> Assignment:
         nodes = (a_node("a", size=4), a_node("b", size=2), a_node("c", size=2, role="other"))
@@ -115,9 +114,8 @@ class TestEnvironment:
         assert "OMP_NUM_THREADS" not in self.worker({}, 0, local_world_size=1)
 
     def test_one_gpu_for_two_workers_is_an_error(self) -> None:
-        base = {"CUDA_VISIBLE_DEVICES": "4"}
         with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES=4"):
-            self.worker(base, 1, **ONE_GPU_EACH)
+            self.worker({"CUDA_VISIBLE_DEVICES": "4"}, 1, **ONE_GPU_EACH)
 
     def test_the_macro_of_torchrun_is_replaced(self) -> None:
         assert with_local_rank(("--rank=${local_rank}", "$HOME"), 3) == ["--rank=3", "$HOME"]
@@ -182,15 +180,13 @@ class TestSettings:
     def test_the_grace_of_the_pod_decides_how_long_workers_may_take(
         self, flags: list[str], environ: dict[str, str], seconds: float
     ) -> None:
-        arguments = parse([*flags, "x.py"], {})
-        assert settings.limits_of(arguments, settings.conf_of(""), environ).shutdown == seconds
+        assert settings.limits_of(parse([*flags, "x.py"], {}), settings.conf_of(""), environ).shutdown == seconds
 
     @pytest.mark.parametrize("name", ["DDP_GRACE_SECONDS", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
     @pytest.mark.parametrize("value", ["soon", "nan", "inf", "-3"])
     def test_a_grace_that_is_no_time_is_named_with_its_variable(self, name: str, value: str) -> None:
-        arguments = parse(["x.py"], {})
         with pytest.raises(LaunchError, match=f"^{name}='{value}' is not a number of seconds[.]$"):
-            settings.limits_of(arguments, settings.conf_of(""), {name: value})
+            settings.limits_of(parse(["x.py"], {}), settings.conf_of(""), {name: value})
 
     @pytest.mark.parametrize(
         ("text", "environ", "count"),

@@ -86,8 +86,7 @@ def test_a_second_launcher_in_the_pod_has_no_parent_and_leaves_the_record_of_the
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run_id": "r", "later": 1}'])
 def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / File.LAUNCHER).write_text(text)
-    environ = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
-    assert LauncherRecordFile(environ).read() == LauncherRecord(run_id="r")
+    assert LauncherRecordFile({Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}).read() == LauncherRecord(run_id="r")
 
 
 @pytest.mark.parametrize("missing", [Env.RUN_DIR, Env.RUN_ID])

@@ -117,14 +117,13 @@ def of_ddp_launch(words: list[str]) -> Meaning:
     endpoint, python = plan.endpoint, (plan.program.python, "-u")
     kinds = {"command": (), "script": python, "module": (*python, "-m")}
     alone_at = ("127.0.0.1", plan.fixed_port) if plan.fixed_port else None
-    is_numbered = plan.is_static and plan.policy.max_nodes > 1
     return Meaning(
         nodes=(plan.policy.min_nodes, plan.policy.max_nodes),
         workers=plan.node.local_world_size,
         restarts=plan.policy.max_restarts,
         role=plan.node.role,
         run_id="" if re.fullmatch(NO_RUN_ID, plan.arguments.rdzv_id) else plan.arguments.rdzv_id,
-        node_rank=(plan.node.index or 0) if is_numbered else None,
+        node_rank=(plan.node.index or 0) if plan.is_static and plan.policy.max_nodes > 1 else None,
         meet_at=(as_loopback(endpoint.host), endpoint.port) if endpoint else alone_at,
         command=(*kinds[plan.program.kind], plan.program.target, *plan.program.arguments),
         streams=(plan.logs.redirects.value, plan.logs.tee.value),

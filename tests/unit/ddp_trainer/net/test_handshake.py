@@ -76,8 +76,7 @@ def test_nodes_with_one_home_derive_a_secret_from_its_private_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    path = secret_file(tmp_path, SSH_KEY)
-    first, again = read_run_secret(path, "run-7"), read_run_secret("~/secret", "run-8")
+    first, again = read_run_secret(secret_file(tmp_path, SSH_KEY), "run-7"), read_run_secret("~/secret", "run-8")
     assert first.key("rendezvous") == again.key("rendezvous")
     other = read_run_secret(secret_file(tmp_path, SSH_KEY.replace("b3Bl", "c3Bl")))
     assert other.key("rendezvous") != first.key("rendezvous")

@@ -67,7 +67,6 @@ def of_software(**changed: Any) -> Facts:
 OTHER_TORCH = "torch is 2.12.1 here, 2.13.0 on node-0"
 V6_OF_GLOO = Choice(interface="eth0", address="fd00::2")
 SELF = {"addresses": ("127.0.1.1",), "hosts_line": "127.0.1.1 first.example.com"}
-LONG_PACKETS = (LOOPBACK, ethernet("10.0.0.2", mtu=9000))
 WRONG = {
     "a node that does not come": (facts_of(a_report(0), expected=2, least=2), "meeting", FAIL, "node rank 1 did not"),
     "one that need not": (facts_of(a_report(0), a_report(1), expected=3, least=2), "meeting", WARN, "rank 2 did not"),
@@ -78,7 +77,7 @@ WRONG = {
     "a name that does not lead back": (second(astray={"10.0.0.2": "10.0.0.7"}), "reverse-name", WARN, "to 10.0.0.7"),
     "unused IPv6 on one side": (second(**IPV6), "address-family", WARN, "no IPv6 here"),
     "IPv6 of gloo": (second(**IPV6, gloo=V6_OF_GLOO), "address-family", FAIL, "use IPv4 on node-0, IPv6 on node-1"),
-    "longer packets": (second(interfaces=LONG_PACKETS), "mtu", WARN, "of 9000 bytes"),
+    "longer packets": (second(interfaces=(LOOPBACK, ethernet("10.0.0.2", mtu=9000))), "mtu", WARN, "of 9000 bytes"),
     "no such interface": (second(gloo=Choice(error="eth9 is none")), "interface", FAIL, "no interface: eth9 is none"),
     "loopback for NCCL without a GPU": (second(nccl=ON_LOOPBACK), "interface", WARN, "127.0.0.1 (lo)"),
     "a clock that is ahead": (second(clock=Clock(offset=0.4, uncertainty=0.001)), "clock", WARN, "0.400 s ahead"),
@@ -162,8 +161,7 @@ def test_nodes_that_share_a_machine_may_use_its_loopback() -> None:
 
 
 def test_a_node_that_met_nobody_says_why_and_looks_at_itself() -> None:
-    facts = facts_of(a_report(1), expected=2, trouble="the first node was not met", trouble_hint="start it")
-    finding = only(facts)
+    finding = only(facts_of(a_report(1), expected=2, trouble="the first node was not met", trouble_hint="start it"))
     assert (finding.check, finding.node, finding.hint) == ("meeting", "node-1", "start it")
 
 

@@ -99,8 +99,7 @@ def test_a_field_that_cannot_be_read_is_the_only_one_that_is_lost(read_gpus: Rea
     assert set(gpu.unread) == FIELDS_OF[function]
     assert set(gpu.unread.values()) == {"Unknown Error"}
     empty = Gpu(index=0, name="unknown")
-    lost = {name: getattr(empty, name) for name in FIELDS_OF[function]}
-    assert replace(gpu, unread={}) == replace(EXPECTED, **lost)
+    assert replace(gpu, unread={}) == replace(EXPECTED, **{name: getattr(empty, name) for name in FIELDS_OF[function]})
 
 
 def test_what_a_gpu_does_not_have_is_no_trouble(read_gpus: ReadGpus) -> None:
@@ -134,8 +133,7 @@ def test_xids_of_the_last_two_hours_are_told_by_the_kernels_log_and_by_the_drive
         + record(60, "12", "31, pid=7, name=python, Ch 00000008")
         + (record(7300, "10", "48, pid=7") if time.monotonic() > 7400 else "")
     )
-    found = read_gpus(HEALTHY, HEALTHY, log=log, nvmlEventSetWait_v2="1 74").gpus
-    assert [gpu.xids for gpu in found] == [(79,), (74,)]
+    assert [gpu.xids for gpu in read_gpus(HEALTHY, HEALTHY, log=log, nvmlEventSetWait_v2="1 74").gpus] == [(79,), (74,)]
 
 
 def test_a_process_of_another_launcher_is_foreign_and_one_of_ours_is_not(read_gpus: ReadGpus, tmp_path: Path) -> None:

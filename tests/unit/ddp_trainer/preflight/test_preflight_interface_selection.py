@@ -52,8 +52,7 @@ def test_gloo_takes_the_first_address_of_the_host_name_that_is_here() -> None:
 
 
 def test_gloo_listens_on_loopback_where_the_host_name_leads_there_or_nowhere() -> None:
-    debian = Resolution(name="node", addresses=("127.0.1.1",))
-    selected = interface_selection.gloo(MANY, debian, {})
+    selected = interface_selection.gloo(MANY, Resolution(name="node", addresses=("127.0.1.1",)), {})
     assert (selected.interface, selected.address) == ("lo", "127.0.1.1")
     nowhere = interface_selection.gloo(MANY, Resolution(name="node", error="unknown"), {})
     assert nowhere.address == "127.0.0.1"

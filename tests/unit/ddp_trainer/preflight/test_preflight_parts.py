@@ -40,10 +40,9 @@ def test_a_line_that_is_no_request_is_refused(line: bytes) -> None:
 
 
 def test_a_report_with_a_field_of_another_type_is_refused() -> None:
-    document = json.loads(encode(a_report()))
     for name, value in {"token": 7, "node_rank": "0", "is_host": 1, "interfaces": [1], "clock": None}.items():
         with pytest.raises(DecodeError):
-            decode(Report, json.dumps({**document, name: value}).encode())
+            decode(Report, json.dumps({**json.loads(encode(a_report())), name: value}).encode())
 
 
 def test_a_line_of_etc_hosts_is_found_by_any_of_its_names(tmp_path: Path) -> None:
@@ -83,9 +82,8 @@ def test_the_process_that_listens_on_a_port_is_named() -> None:
 async def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        now = asyncio.get_running_loop().time()
         with pytest.raises(ExchangeFailed, match=r"not met at port \d+: 127.0.0.1 refused") as caught:
-            await connect_to_host("127.0.0.1", silent.getsockname()[1], now, KEY)
+            await connect_to_host("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
     assert "start preflight on the first node too" in caught.value.hint
 
 

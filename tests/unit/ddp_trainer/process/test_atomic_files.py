@@ -47,9 +47,8 @@ def test_writers_with_equal_process_numbers_never_tear_a_file(name: str, tmp_pat
     alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
     if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
         pytest.skip("Equal process numbers need unshare(1) and namespaces of processes.")
-    program = WRITERS[name] + LOOP
     writers = [
-        subprocess.Popen([*alone, sys.executable, "-c", program, str(tmp_path), str(size), str(SECONDS)])
+        subprocess.Popen([*alone, sys.executable, "-c", WRITERS[name] + LOOP, str(tmp_path), str(size), str(SECONDS)])
         for size in (16, 900)
     ]
     read = torn = 0

@@ -56,8 +56,7 @@ def test_groups_of_both_backends_are_told_and_a_common_default_group_is_that_of_
 
 def test_the_recorder_of_nccl2_is_read_beside_that_of_gloo(tmp_path: Path) -> None:
     gloo, nccl2 = record({0: (9, 9)}, entry(9)), record({0: (5, 4)}, entry(5, "nccl:all_reduce", over=False))
-    handlers = {"fr_trace_json": gloo, "fr_trace_json?backend=nccl2": nccl2}
-    with recorder_at(tmp_path / "rank-0.sock", handlers):
+    with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": gloo, "fr_trace_json?backend=nccl2": nccl2}):
         assert flight_recorder.fetch_record(tmp_path / "rank-0.sock", 5).waits_in == "all_reduce[[4]]"
 
 

@@ -42,8 +42,7 @@ def seconds(times: StartupTimes, moments: dict[LifecycleEvent, float]) -> dict[S
     ],
 )
 def test_the_launcher_has_the_time_before_it(process: float, formed: float | None, before: dict[str, float]) -> None:
-    moments = LAUNCHED | ({LifecycleEvent.FORMED: formed} if formed else {})
-    assert seconds(started(process), moments) == before
+    assert seconds(started(process), LAUNCHED | ({LifecycleEvent.FORMED: formed} if formed else {})) == before
 
 
 def test_the_wait_for_a_fork_server_belongs_to_the_imports() -> None:

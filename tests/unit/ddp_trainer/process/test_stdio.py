@@ -52,6 +52,5 @@ def test_help_is_no_mistake(capfd: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "ddp_trainer", "--help"], check=False)
     assert done.returncode == 0
     assert "checkpoint" in capfd.readouterr().out
-    done = subprocess.run([sys.executable, "-m", "ddp_trainer"], check=False)
-    assert done.returncode == 2
+    assert subprocess.run([sys.executable, "-m", "ddp_trainer"], check=False).returncode == 2
     assert capfd.readouterr().err.startswith("ddp_trainer: No command was given: python -m ddp_trainer {launch,")

@@ -223,10 +223,9 @@ def test_a_model_that_holds_state_of_a_group_is_refused_by_name(wrapper: type[nn
     inner = wrapper.__new__(wrapper)
     nn.Module.__init__(inner)
     model = nn.Sequential(nn.Linear(1, 1), inner)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with (
         pytest.raises(BadConfig, match="whose state does not survive a change of the group") as caught,
-        elastic.run(model, optimizer, torch.ones(8, 1), global_batch=8),
+        elastic.run(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(8, 1), global_batch=8),
     ):
         raise AssertionError("it trains")
     assert "plain model" in str(caught.value)

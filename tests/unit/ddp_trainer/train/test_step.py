@@ -22,8 +22,7 @@ def a_decision(**changes: float) -> StepDecision:
 
 
 def test_a_report_comes_back_as_the_decision_of_a_group_of_one() -> None:
-    report = StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
-    assert decide_step(report, ALONE) == a_decision(stop=1)
+    assert decide_step(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True), ALONE) == a_decision(stop=1)
 
 
 def test_the_largest_possible_digest_is_exact() -> None:

@@ -45,6 +45,5 @@ def test_the_cuda_image_holds_what_a_fabric_demands_of_it(need: FabricRequiremen
 
 
 def test_the_image_ends_as_a_user_that_is_not_root_and_leaves_no_package_lists() -> None:
-    users = re.findall(r"^USER (\S+)", stage("shipped") + stage("cuda"), re.MULTILINE)
-    assert users[-1] == "65532:65532"
+    assert re.findall(r"^USER (\S+)", stage("shipped") + stage("cuda"), re.MULTILINE)[-1] == "65532:65532"
     assert "rm -rf /var/lib/apt/lists/*" in stage("cuda")

@@ -54,8 +54,7 @@ def test_every_target_of_the_dockerfile_that_is_shipped_is_published() -> None:
     described = (ROOT / "Dockerfile").read_text().partition("FROM ")[0]
     targets = RELEASE["images"]["strategy"]["matrix"]["target"]
     assert sorted(targets) == sorted(re.findall(r"docker build --target (\w+)", described))
-    script = (ROOT / ".ci/publish-image").read_text()
-    cases = re.findall(r"^  ([\w |]+)\) image=", script, re.MULTILINE)
+    cases = re.findall(r"^  ([\w |]+)\) image=", (ROOT / ".ci/publish-image").read_text(), re.MULTILINE)
     assert sorted(" | ".join(cases).split(" | ")) == sorted(targets)
 
 

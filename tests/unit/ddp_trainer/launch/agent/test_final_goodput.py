@@ -23,8 +23,7 @@ def spent(account: JobAccount) -> dict[JobTime, float]:
 
 def trained(until: float) -> JobAccount:
     """Return the account of a hundred seconds of steps up to a moment."""
-    seconds = [100.0 * (state is JobTime.PRODUCTIVE) for state in JobTime]
-    return JobAccount(until - 100.0, seconds, 2, 5.0)
+    return JobAccount(until - 100.0, [100.0 * (state is JobTime.PRODUCTIVE) for state in JobTime], 2, 5.0)
 
 
 STARTED = {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 10.0}

@@ -123,8 +123,7 @@ def test_a_crash_counts_from_the_first_group_on_and_not_of_a_spare(tmp_path: Pat
     assert not file.record_crash(137, 50.0)
     launcher.group_formed(a_place(), Journal())
     assert file.record_crash(137, 60.0)
-    spare = Predecessor("worker-0", of_pod(tmp_path), is_recorded=True)
-    spare.store_reached()
+    Predecessor("worker-0", of_pod(tmp_path), is_recorded=True).store_reached()
     assert not file.record_crash(137, 70.0)
     assert Predecessor("worker-0", of_pod(tmp_path), is_recorded=True).crash is None
 

@@ -52,8 +52,7 @@ SIGKILL = SignalWorkers(signal.SIGKILL)
 
 
 def an_agent(min_nodes: int = 2) -> AgentStateMachine:
-    policy = a_policy(min_nodes, 2)
-    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=policy, standing=WorkerState.IDLE)
+    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(min_nodes, 2), standing=WorkerState.IDLE)
     return AgentStateMachine(hello=hello, limits=LIMITS, endpoint="store:29400")
 
 
@@ -344,8 +343,7 @@ def test_a_spare_whose_workers_are_starting_does_not_import_beside_them() -> Non
 
 @pytest.mark.parametrize("timer", list(Timer))
 def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
-    core = done()
-    assert core.on_timer(timer) == []
+    assert done().on_timer(timer) == []
 
 
 def test_the_store_gets_a_report_when_all_workers_are_reusable_and_when_one_no_longer_is() -> None:

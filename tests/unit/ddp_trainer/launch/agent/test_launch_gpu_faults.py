@@ -74,8 +74,7 @@ def test_others_do_not_wait_for_a_node_that_checks_its_gpus() -> None:
     for local_rank in (0, 1):
         core.set_reusable(local_rank)
     core.on_worker_exit(0, None)
-    actions = core.on_worker_exit(1, ECC)
-    assert actions[-2:] == [Send(messages.StandBy(generation=4)), ProbeGpus()]
+    assert core.on_worker_exit(1, ECC)[-2:] == [Send(messages.StandBy(generation=4)), ProbeGpus()]
     assert core.initial_messages("10.0.0.7")[1:] == [messages.Failed(failure=ECC), messages.StandBy(generation=4)]
     assert PrepareWorkers() in core.on_gpus_probed("")
 
@@ -132,8 +131,7 @@ def test_the_next_container_finds_the_failures_that_its_run_checks(tmp_path: Pat
     ],
 )
 def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_suspect: bool) -> None:
-    failure = a_failure(4, reason=reason)
-    assert failures.is_of_a_gpu(replace(failure, message=message)) is is_suspect
+    assert failures.is_of_a_gpu(replace(a_failure(4, reason=reason), message=message)) is is_suspect
 
 
 def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:

@@ -22,8 +22,7 @@ def place(*addresses: str, of: int = 0, master: str = "10.0.0.1") -> Assignment:
         Node(token=f"t{rank}", name=f"n{rank}", index=rank, local_world_size=1, role="default", address=address)
         for rank, address in enumerate(addresses)
     )
-    group = Generation(number=1, fence=1, nodes=nodes, master_address=master, master_port=29500)
-    return place_of(group, f"t{of}")
+    return place_of(Generation(number=1, fence=1, nodes=nodes, master_address=master, master_port=29500), f"t{of}")
 
 
 def test_a_node_alone_and_nodes_of_one_machine_get_no_interface() -> None:

@@ -66,8 +66,7 @@ def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> N
     [(None, list(GPUS)), ("2,0", ["0000:8c:00.0", "0000:0a:00.0"]), ("GPU-33-abc", ["0001:01:00.0"]), ("", [])],
 )
 def test_visible_gpus_are_found_by_number_and_by_name(root: Path, visible: str | None, chosen: list[str]) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert list(this_machine(environ, root).gpus) == chosen
+    assert list(this_machine({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, root).gpus) == chosen
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,7 @@ def test_a_group_of_one_rank_and_a_fork_write_no_heartbeat(
 
 
 def test_a_torch_without_the_private_function_has_no_heartbeat(cells: memoryview[float]) -> None:
-    module = ModuleType(heartbeat.C10D)
-    assert heartbeat.track_default_group(module) is None
+    assert heartbeat.track_default_group(ModuleType(heartbeat.C10D)) is None
     assert cells[heartbeat_page.HAS_GROUP] == 0
 
 

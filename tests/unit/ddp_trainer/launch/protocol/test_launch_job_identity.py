@@ -67,8 +67,7 @@ def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -
 def test_programs_of_different_roles_are_of_one_job() -> None:
     run = SimulatedRun(a_policy(2, 2))
     comes(run, 0, TRAIN_JOB).join()
-    second = comes(run, 1, SERVE_JOB, role="evaluator").join()
-    assert second.runs == 1
+    assert comes(run, 1, SERVE_JOB, role="evaluator").join().runs == 1
 
 
 def test_the_run_is_free_again_when_the_other_job_has_gone() -> None:

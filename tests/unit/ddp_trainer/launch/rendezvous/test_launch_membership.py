@@ -90,8 +90,7 @@ def test_newcomers_that_come_close_together_cost_one_restart() -> None:
 def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
     run, (old,) = SimulatedRun.of(a_policy(1, 8), 0)
     run.wait(3)
-    new = run.agent(1).connect()
-    run.membership.handle_and_tick(new.peer, Join(port=30001, is_prepared=True))
+    run.membership.handle_and_tick(run.agent(1).connect().peer, Join(port=30001, is_prepared=True))
     assert old.asked_to_stop == Stop(graceful=True)
 
 
@@ -227,8 +226,7 @@ def test_a_start_that_never_arrived_is_made_up_for() -> None:
 
 
 def test_a_range_that_holds_no_number_is_refused() -> None:
-    run = SimulatedRun(a_policy(3, 2))
-    agent = run.agent(0).connect()
+    agent = SimulatedRun(a_policy(3, 2)).agent(0).connect()
     assert isinstance(agent.last, Rejected)
     assert "3:2" in agent.last.why
 

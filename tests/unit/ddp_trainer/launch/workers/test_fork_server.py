@@ -64,8 +64,7 @@ def test_a_server_that_keeps_dying_is_not_restarted_without_end(tmp_path: Path) 
         while server._control:
             await asyncio.sleep(0.01)
     """
-    output = agent(tmp_path, body, torch="raise SystemExit(1)")
-    assert output.split() == ["True"] * 3 + ["False"] * 6
+    assert agent(tmp_path, body, torch="raise SystemExit(1)").split() == ["True"] * 3 + ["False"] * 6
 
 
 def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Path) -> None:

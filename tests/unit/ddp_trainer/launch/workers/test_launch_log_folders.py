@@ -90,5 +90,4 @@ async def replace_second_worker(log_dir: Path, times: int) -> None:
 def test_the_newest_folders_and_those_of_survivors_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_group, "KEPT_GENERATIONS", 3)
     asyncio.run(replace_second_worker(tmp_path, 6))
-    folders = sorted(path.name for path in tmp_path.iterdir())
-    assert folders == ["attempt_0", "attempt_3", "attempt_4", "attempt_5"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt_0", "attempt_3", "attempt_4", "attempt_5"]

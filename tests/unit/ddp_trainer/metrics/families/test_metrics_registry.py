@@ -30,14 +30,12 @@ def test_every_metric_of_the_contract_is_in_the_catalogue() -> None:
     ("scope", "most"), [(Scope.RANK, 60), (Scope.POD, 113), (Scope.JOB, 40)], ids=["rank", "pod", "job"]
 )
 def test_a_thousand_ranks_stay_affordable(scope: Scope, most: int) -> None:
-    series = sum(max(1, len(family.series())) for family in FAMILIES if family.scope is scope)
-    assert series <= most
+    assert sum(max(1, len(family.series())) for family in FAMILIES if family.scope is scope) <= most
 
 
 def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
     of_layouts = {series.key for series in BY_NAME[Metric.WAIT_SECONDS].series()}
-    board = Board.open(tmp_path / "rank-0.board", RANK)
-    board.close()
+    Board.open(tmp_path / "rank-0.board", RANK).close()
     assert of_layouts
     assert not of_layouts & read(tmp_path / "rank-0.board", RANK).values.keys()
 

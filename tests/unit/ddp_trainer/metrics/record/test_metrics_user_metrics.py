@@ -102,8 +102,7 @@ def test_a_loss_that_a_recorder_reports_is_that_of_the_job(tmp_path: Path, *, is
     if is_first:
         attach.log(here, loss=9.0)
         assert board_values(tmp_path)[Metric.LOSS] == 9.0
-    recorder = attach.rank_recorder(here)
-    recorder.progress(0.5, 0.1)
+    attach.rank_recorder(here).progress(0.5, 0.1)
     attach.log(here, loss=9.0, val_accuracy=0.93)
     assert board_values(tmp_path)[Metric.LOSS] == 0.5
     assert exported(tmp_path) == {"val_accuracy": 0.93}
@@ -153,8 +152,7 @@ def test_values_with_names_of_their_own_are_exported_of_each_rank(tmp_path: Path
     restarted = UserValues(rank_board_path(tmp_path, 0).with_suffix(".values"))
     restarted.put("f1", 0.25)
     restarted.flush()
-    names = ["val_accuracy", "val/top5", "once_per_epoch", "f1"]
-    assert [*exported(tmp_path)] == names, "a restarted worker continues"
+    assert [*exported(tmp_path)] == ["val_accuracy", "val/top5", "once_per_epoch", "f1"], "a restarted worker continues"
     attach.log(rank_variables(tmp_path, 1, of=2), mine=1.0)
     assert exported(tmp_path, rank=1) == {"mine": 1.0}
     assert "mine" not in exported(tmp_path)

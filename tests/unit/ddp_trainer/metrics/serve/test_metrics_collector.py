@@ -239,5 +239,4 @@ def test_both_formats_can_be_parsed_and_agree_on_types(
     types = {family.name: family.type for family in families}
     assert types["ddp_steps"] == "counter"
     assert types["ddp_rendezvous_duration_seconds"] == "summary"
-    jobs = {sample.labels["ddp_job"] for family in families for sample in family.samples}
-    assert jobs == {'a "job"\nof \\mine'}
+    assert {sample.labels["ddp_job"] for family in families for sample in family.samples} == {'a "job"\nof \\mine'}

@@ -59,14 +59,12 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
 
 
 def test_readings_that_are_dropped_cost_resolution_only(tmp_path: Path) -> None:
-    clock = Clock(START)
-    times, series = read(trained(tmp_path, 500, clock).to_dict())
+    times, series = read(trained(tmp_path, 500, Clock(START)).to_dict())
     steps = series[STEPS]
     assert steps[-1] == 500
     sampled = [(moment - START, value) for moment, value in zip(times, steps, strict=True) if value is not None]
     assert all(value == pytest.approx(seconds, abs=1.01) for seconds, value in sampled)
-    seconds = series[Metric.PHASE_SECONDS.value, (("rank", "0"), ("local_rank", "0"))]
-    assert seconds[-1] == pytest.approx(500.0)
+    assert series[Metric.PHASE_SECONDS.value, (("rank", "0"), ("local_rank", "0"))][-1] == pytest.approx(500.0)
     assert series[Metric.PHASE_SECONDS.value, (("phase", "forward"),)][-1] == pytest.approx(125.0)
     assert series[Metric.SAMPLES.value, ()][-1] == 4000
 
@@ -74,8 +72,7 @@ def test_readings_that_are_dropped_cost_resolution_only(tmp_path: Path) -> None:
 def test_it_holds_series_of_job_and_launcher_and_none_that_was_always_zero(tmp_path: Path) -> None:
     agent = attach.agent_recorder(tmp_path, {})
     agent.state(GroupState.RUNNING)
-    restarts = {RestartCause.FAILURE: 1}
-    agent.group_formed(FormedGroup(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts=restarts))
+    agent.group_formed(FormedGroup(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts={RestartCause.FAILURE: 1}))
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
     _, series = read(History(tmp_path, Clock(START)).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]

@@ -155,8 +155,7 @@ def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_p
 
 
 def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
-    answer = page(PageRouter(Counting(), NO_HISTORY, NOWHERE), "name[]=a&" * 900)
-    assert answer.status is HTTPStatus.BAD_REQUEST
+    assert page(PageRouter(Counting(), NO_HISTORY, NOWHERE), "name[]=a&" * 900).status is HTTPStatus.BAD_REQUEST
 
 
 class TwoFamilies(Collector):
@@ -195,8 +194,7 @@ def test_a_selection_does_not_narrow_the_next_full_scrape() -> None:
 
 def test_openmetrics_is_served_on_request() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
-    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = page(pages, accept=accept)
+    answer = page(pages, accept="application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3")
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
     assert page(pages, accept="*/*").content_type.startswith("text/plain; version=0.0.4")

@@ -167,8 +167,7 @@ def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True)
     ],
 )
 def test_a_pod_shows_the_ranks_that_hold_its_slots_now(slots: list[Slot], local_ranks: dict[int, int]) -> None:
-    found = [(claimed.rank, claimed.local_rank) for claimed in current(slots)]
-    assert found == list(local_ranks.items())
+    assert [(claimed.rank, claimed.local_rank) for claimed in current(slots)] == list(local_ranks.items())
 
 
 def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> None:

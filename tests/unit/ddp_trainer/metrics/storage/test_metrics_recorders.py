@@ -71,8 +71,7 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
     assert rank[Metric.EPOCH] == 2
     assert rank[Metric.LAST_STEP_TIMESTAMP] == 1000.5
     for position, phase in enumerate(Phase, start=1):
-        expected = sum(step[position] for step in steps)
-        assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(expected)
+        assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(sum(step[position] for step in steps))
 
 
 def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,7 @@ def test_damage_is_named_and_skipped(damage: Callable[[Path], None], file: str, 
     write(directory, 2)
     damage(tmp_path / "step-00000002" / file)
     messages: list[str] = []
-    checkpoint = latest(directory, messages.append)
-    assert checkpoint.manifest.step == 1
+    assert latest(directory, messages.append).manifest.step == 1
     (sentence,) = messages
     assert str(tmp_path / "step-00000002") in sentence
     assert reason in sentence
@@ -129,8 +128,7 @@ def test_generations_that_begin_again_after_a_suspension_are_not_stale(tmp_path:
 
 def test_a_new_run_may_claim_the_directory_of_an_old_one(tmp_path: Path) -> None:
     a_directory(tmp_path, generation=7)
-    claim = (tmp_path / "CLAIM").read_text().replace('"run"', '"an earlier run"')
-    (tmp_path / "CLAIM").write_text(claim)
+    (tmp_path / "CLAIM").write_text((tmp_path / "CLAIM").read_text().replace('"run"', '"an earlier run"'))
     write(a_directory(tmp_path, generation=0, token="b"), 1)
 
 

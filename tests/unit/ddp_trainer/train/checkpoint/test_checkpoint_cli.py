@@ -132,8 +132,7 @@ def test_a_run_begins_with_weights_of_a_safetensors_file(tmp_path: Path) -> None
 
 def test_a_checkpoint_of_the_run_goes_before_the_weights_it_began_with(tmp_path: Path) -> None:
     torch.save(WEIGHTS, tmp_path / "mine.pt")
-    config = a_config(init_from=tmp_path / "mine.pt", checkpoint_dir=tmp_path / "c", max_steps=2)
-    run(config, Lines(), env=HERE)
+    run(a_config(init_from=tmp_path / "mine.pt", checkpoint_dir=tmp_path / "c", max_steps=2), Lines(), env=HERE)
     (tmp_path / "mine.pt").write_bytes(b"gone")
     more = a_config(init_from=tmp_path / "mine.pt", checkpoint_dir=tmp_path / "c", max_steps=3)
     assert run(more, Lines(), env=HERE).summary.steps == 3

@@ -138,14 +138,12 @@ def a_part() -> Archive:
 
 def publish(directory: CheckpointDirectory, timeout_seconds: float = 5.0) -> Manifest:
     """Write the checkpoint as rank 0 of two ranks."""
-    others = partial(await_pieces, [1], timeout_seconds, ALONE)
-    return directory.write(a_manifest(STEP), a_part(), others)
+    return directory.write(a_manifest(STEP), a_part(), partial(await_pieces, [1], timeout_seconds, ALONE))
 
 
 def published(directory: CheckpointDirectory) -> Manifest:
     """Write the checkpoint as two ranks, rank 1 first."""
-    place = directory.prepare(STEP)
-    write_pieces(place, 1, a_manifest(STEP), a_part())
+    write_pieces(directory.prepare(STEP), 1, a_manifest(STEP), a_part())
     return publish(directory)
 
 
@@ -225,8 +223,7 @@ KINDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int6
 def test_numbers_of_every_type_are_read_as_they_were_written(kind: torch.dtype, tmp_path: Path) -> None:
     written = {"b": torch.tensor(True), "a": torch.arange(6).view(2, 3).to(kind), "none": torch.empty(0, 4)}
     save_file(written, tmp_path / "x.safetensors", metadata={"format": "pt"})
-    found = read(tmp_path / "x.safetensors")
-    torch.testing.assert_close(dict(found), written, rtol=0, atol=0)
+    torch.testing.assert_close(dict(read(tmp_path / "x.safetensors")), written, rtol=0, atol=0)
 
 
 def test_numbers_that_lie_at_odd_places_are_read_too(tmp_path: Path) -> None:

@@ -211,8 +211,7 @@ def test_a_copy_on_the_disk_spares_the_download(pods: Pods) -> None:
     reader = pods.writer(2)
     reader.latest_checkpoint(pods.skipped.append)
     (pods.folder(1) / "state.pt").write_bytes(bytes(written.size_bytes))  # would be refused if it were read again
-    found = latest(reader, pods.skipped.append)
-    assert (found.manifest, pods.skipped) == (written, [])
+    assert (latest(reader, pods.skipped.append).manifest, pods.skipped) == (written, [])
 
 
 def test_what_is_on_the_disk_and_was_not_published_is_never_used(pods: Pods) -> None:

@@ -334,8 +334,7 @@ def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_
         for step in range(1, 4):
             now += 10.0
             phases.end_phase((Phase.DATA_WAIT, Phase.FORWARD)[group.rank])
-            reports = group.sum(torch.tensor(history.time_report(), dtype=torch.float64))
-            history.record_step(step, reports.tolist())
+            history.record_step(step, group.sum(torch.tensor(history.time_report(), dtype=torch.float64)).tolist())
         account, before = history._account, recorder.seconds
         if group.rank == 1:
             form(Group.single_rank(), FIRST, now, now)

@@ -150,8 +150,7 @@ def plans_of_blocks(draw: st.DrawFn) -> BatchPlan:
 def test_each_epoch_uses_every_sample_once(plan: BatchPlan) -> None:
     for epoch in range(2):
         steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
-        ids = torch.cat([plan.batch(step) for step in steps])
-        assert sorted(ids.tolist()) == list(range(plan.samples))
+        assert sorted(torch.cat([plan.batch(step) for step in steps]).tolist()) == list(range(plan.samples))
 
 
 @settings(max_examples=30)
@@ -208,8 +207,7 @@ def test_a_batch_that_cannot_be_cut_is_refused(batch: object) -> None:
 
 
 def test_every_kind_of_batch_reaches_the_device() -> None:
-    batch = {"a": (torch.ones(1), [torch.ones(1)]), "b": Pair(torch.ones(1), "text")}
-    moved = to_device(batch, torch.device("meta"))
+    moved = to_device({"a": (torch.ones(1), [torch.ones(1)]), "b": Pair(torch.ones(1), "text")}, torch.device("meta"))
     assert moved["a"][0].device.type == moved["a"][1][0].device.type == moved["b"].x.device.type == "meta"
     assert moved["b"].y == "text"
 

@@ -163,8 +163,7 @@ def test_modules_go_on_sharing_a_weight_and_what_was_not_filled_is_not_a_number(
     assert model[2].weight is model[0].weight  # type: ignore[index] # a Sequential
     assert Named.calls.count("0.weight") == 1
     assert "2.weight" not in Named.calls
-    missing = {name for name, tensor in model.state_dict().items() if tensor.isnan().any()}
-    assert missing == {"0.bias", "1.running_mean"}
+    assert {name for name, tensor in model.state_dict().items() if tensor.isnan().any()} == {"0.bias", "1.running_mean"}
 
 
 def test_weights_without_memory_stay_so_where_asked() -> None:

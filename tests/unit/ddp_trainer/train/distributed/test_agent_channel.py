@@ -102,9 +102,8 @@ def test_a_meeting_that_the_launcher_calls_off_is_nobodys_failure(agent: Agent) 
 
 
 def test_a_meeting_that_fails_by_itself_is_a_lost_peer(agent: Agent) -> None:
-    alone = GroupTransition(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True)
     with pytest.raises(PeerLost) as lost:
-        alone.join(nobody_there())
+        GroupTransition(Config(timeout_seconds=0.1), agent.control, agent.stop, can_stay=True).join(nobody_there())
     assert not isinstance(lost.value, GroupEnded)
 
 
@@ -144,8 +143,7 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
 
 def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
     assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
-    requested = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
-    assert with_defaults(Config(), requested).survive_on_nccl
+    assert with_defaults(Config(), Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})).survive_on_nccl
     assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
 
 
@@ -201,8 +199,7 @@ def test_a_request_before_training_is_obeyed_at_once_and_later_ones_wait() -> No
     request.on_signal(2)
     assert left == [130]
     request.finished()
-    early = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
-    early.on_signal(15)
+    StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code)).on_signal(15)
     assert left == [130, 143]
 
 

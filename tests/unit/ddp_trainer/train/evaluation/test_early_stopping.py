@@ -51,8 +51,7 @@ def test_a_run_ends_when_its_metric_no_longer_becomes_better(tmp_path: Path) -> 
     assert (summary.steps, summary.stopped_early) == (12, True)
     assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.5), "step": 6}
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000006", "step-00000012"]
-    again = run(config, Scripted(), env=HERE).summary
-    assert again == summary
+    assert run(config, Scripted(), env=HERE).summary == summary
 
 
 def test_a_restart_waits_no_longer_for_a_better_metric_than_a_whole_run(tmp_path: Path) -> None:
@@ -176,8 +175,7 @@ def test_values_that_a_task_reports_are_in_the_curves_at_their_step(tmp_path: Pa
 
 
 def test_a_csv_report_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
-    config = rolled_back(tmp_path, csv=tmp_path / "curves.csv")
-    summary = run(config, FlawedOnce(), env=HERE).summary
+    summary = run(rolled_back(tmp_path, csv=tmp_path / "curves.csv"), FlawedOnce(), env=HERE).summary
     assert (summary.rollbacks, summary.lost_steps) == (1, 2)
     run(a_config(epochs=3, csv=tmp_path / "alone.csv"), Lines(), env=HERE)
     assert (tmp_path / "curves.csv").read_text() == (tmp_path / "alone.csv").read_text()
@@ -185,8 +183,7 @@ def test_a_csv_report_has_every_step_once_also_after_a_rollback(tmp_path: Path) 
 
 def test_tensorboard_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    summary = run(rolled_back(tmp_path, tensorboard=tmp_path / "e"), FlawedOnce(), env=HERE).summary
-    assert summary.rollbacks == 1
+    assert run(rolled_back(tmp_path, tensorboard=tmp_path / "e"), FlawedOnce(), env=HERE).summary.rollbacks == 1
     events = reading.EventAccumulator(str(tmp_path / "e"))
     events.Reload()
     assert [point.step for point in events.Scalars("train/loss")] == list(range(1, 10))

@@ -45,8 +45,7 @@ def test_repeated_steps_are_dropped_and_the_evaluation_of_the_last_one_is_kept()
 
 def stored_run_id(folder: Path) -> str:
     """Return the id for services in the newest checkpoint."""
-    newest = max(folder.glob("*/state.pt"))
-    return str(torch.load(newest, weights_only=True)["logger_run_id"])
+    return str(torch.load(max(folder.glob("*/state.pt")), weights_only=True)["logger_run_id"])
 
 
 def test_a_job_that_resumes_continues_the_run_of_the_first_job(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         config = Config(optimizer=optimizer, optimizer_kernel=kernel, warmup_steps=0)
-        optimization = OptimizerWrapper.build(Lines(), model, config, 10)
-        take(model, optimization)
+        take(model, OptimizerWrapper.build(Lines(), model, config, 10))
         weights.append(model.weight.detach())
     assert all(torch.allclose(weight, weights[0], rtol=1e-5) for weight in weights)
 

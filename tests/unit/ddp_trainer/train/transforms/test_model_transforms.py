@@ -33,8 +33,7 @@ def test_images_are_laid_out_as_convolutions_prefer() -> None:
 def test_blocks_are_the_layers_of_a_list_before_those_of_a_sequence() -> None:
     inner = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     assert blocks(nn.Sequential(inner, nn.ReLU())) == [inner]
-    model = nn.Sequential(nn.ModuleList([inner]), nn.Linear(1, 1))
-    assert blocks(model) == [inner]
+    assert blocks(nn.Sequential(nn.ModuleList([inner]), nn.Linear(1, 1))) == [inner]
     with pytest.raises(BadConfig, match="finds no blocks in Linear"):
         checkpoint_activations(nn.Linear(1, 1))
 

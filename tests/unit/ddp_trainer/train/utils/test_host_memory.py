@@ -62,8 +62,7 @@ def test_a_snapshot_that_grows_never_holds_the_old_memory_beside_the_new() -> No
     snapshot = Snapshot(torch.device("cpu"), locks)
     snapshot.reserve(ODD_BYTES)
     assert snapshot.capacity_bytes == ODD_BYTES
-    state = {"weights": torch.ones(2 * ODD_BYTES, dtype=torch.uint8)}
-    taken = snapshot.take(pack(state))
+    taken = snapshot.take(pack({"weights": torch.ones(2 * ODD_BYTES, dtype=torch.uint8)}))
     assert sum(locks.held.values()) == locks.most_bytes == (34 << 20) + mmap.PAGESIZE
     del snapshot
     assert locks.held, "what was taken is still there"

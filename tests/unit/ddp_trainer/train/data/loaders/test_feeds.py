@@ -167,8 +167,7 @@ class Many(Augmented):
 
 
 def test_many_samples_of_which_one_is_bad_are_read_one_by_one() -> None:
-    feed = a_feed(Many(bad=(7,)), config=SKIP)
-    fetched = results(feed, PLAN, steps=range(3))
+    fetched = results(a_feed(Many(bad=(7,)), config=SKIP), PLAN, steps=range(3))
     assert [why for result in fetched for why in result.skipped] == ["Sample 7 is broken."]
     with pytest.raises(BadSample, match="One of many"):
         results(a_feed(Many(bad=(7,))), PLAN)
@@ -333,8 +332,7 @@ def test_rows_are_read_no_further_ahead_than_a_bounded_amount() -> None:
 
 
 def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other_slices() -> None:
-    rows = Rows()
-    feed = a_feed(rows)
+    feed = a_feed(Rows())
     results(feed, PLAN, steps=range(2))
     again = results(feed, PLAN, steps=range(1))
     assert [n for result in again for n in result.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
@@ -435,9 +433,7 @@ def test_a_step_can_be_repeated_after_a_rollback() -> None:
 def test_a_sample_that_cannot_be_decoded_is_skipped_on_request() -> None:
     plan, feed = a_stored_feed(Stored(bad=frozenset({7})), SKIP)
 
-    used = numbers(results(feed, plan, range(8), range(plan.steps_per_epoch)))
-
-    assert set(used) == set(range(SAMPLES)) - {7}
+    assert set(numbers(results(feed, plan, range(8), range(plan.steps_per_epoch)))) == set(range(SAMPLES)) - {7}
 
 
 def test_an_error_of_a_reading_thread_is_raised_where_the_samples_are_requested() -> None:
@@ -476,8 +472,7 @@ def assert_is_of(portion: StepPlan, plan: BatchPlan, batch_slices: range, step: 
 @settings(max_examples=25, deadline=None)
 def test_every_portion_is_that_of_the_plan_in_any_order(plan: BatchPlan, data: st.DataObject) -> None:
     world = data.draw(st.integers(1, plan.batch_slices))
-    rank = data.draw(st.integers(0, world - 1))
-    batch_slices = owned(plan.batch_slices, world, rank)
+    batch_slices = owned(plan.batch_slices, world, data.draw(st.integers(0, world - 1)))
     portions = StepBatches(plan, batch_slices)
     first = data.draw(st.integers(0, plan.total_steps - 1))
     for step in [*range(first, plan.total_steps), first]:
