@@ -13,19 +13,13 @@ from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_mem
 from ddp_trainer.launch import failures
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
-REASONS = {
-    "memory": FailureReason.GPU_OOM,
-    "refusal": FailureReason.PYTHON_EXCEPTION,
-    "peer": FailureReason.COLLECTIVE_ERROR,
-    "nothing": FailureReason.PYTHON_EXCEPTION,
-}
+REASONS = dict.fromkeys(("refusal", "nothing"), FailureReason.PYTHON_EXCEPTION)
+REASONS |= {"memory": FailureReason.GPU_OOM, "peer": FailureReason.COLLECTIVE_ERROR}
 
 
-@pytest.mark.parametrize(
-    ("message", "kind"),
-    [pytest.param(sample["message"], sample["is"], id=sample["message"][:60]) for sample in SAMPLES],
-)
-def test_each_recorded_message_has_the_fault_of_its_source_and_a_reason(message: str, kind: str) -> None:
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample["message"][:60])
+def test_each_recorded_message_has_the_fault_of_its_source_and_a_reason(sample: dict[str, Any]) -> None:
+    message, kind = sample["message"], sample["is"]
     fault = fault_in(message)
     assert (fault.kind if fault else None) == (kind if kind in list(FaultKind) else None)
     assert is_out_of_gpu_memory(message) is (kind == "memory")
@@ -43,11 +37,8 @@ def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is
 
 def test_the_network_that_was_asked_for_is_named() -> None:
     unnamed = "NCCL error: ncclInvalidUsage\nLast error:\nFailed to initialize any NET plugin"
-    refusal = nccl_config_error(unnamed, "AWS Libfabric")
-    assert refusal is not None
-    assert refusal.what == "finds no network 'AWS Libfabric'"
+    assert nccl_config_error(unnamed, "AWS Libfabric").what == "finds no network 'AWS Libfabric'"
     named = nccl_config_error("NCCL ncclInvalidUsage\nLast error:\nError: network IB not found.")
-    assert named is not None
     assert named.what == "finds no network 'IB'"
     assert "unset NCCL_NET" in named.fix
 
@@ -57,5 +48,4 @@ def test_the_network_that_was_asked_for_is_named() -> None:
 )
 def test_two_ranks_on_one_gpu_are_named_in_the_words_of_every_nccl(last: str) -> None:
     problem = nccl_config_error(f"NCCL ncclInvalidUsage\nLast error:\n{last}")
-    assert problem is not None
     assert problem.what.startswith("refuses two ranks on one GPU")

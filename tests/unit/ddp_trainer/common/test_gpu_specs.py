@@ -20,6 +20,4 @@ def test_no_entry_is_hidden_by_one_before_it(place: int) -> None:
     ],
 )  # fmt: skip
 def test_names_of_cuda_are_known(name: str, teraflops: float) -> None:
-    figures = find_gpu_specs(name)
-    assert figures
-    assert figures.bf16_flops == teraflops * 1e12
+    assert find_gpu_specs(name).bf16_flops == teraflops * 1e12

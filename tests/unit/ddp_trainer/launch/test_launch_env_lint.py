@@ -63,13 +63,8 @@ def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
 
 @pytest.mark.parametrize(("flags", "count"), [([], 1), (["--no-lint"], 0)])
 def test_a_start_prints_one_line_per_finding_and_continues(flags: list[str], count: int) -> None:
-    words = [*flags, "--nproc-per-node", "1", "--no-python", "true"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ddp_trainer", "launch", *words],
-        env={"PATH": "/usr/bin:/bin", "TORCH_DISTRIBUTED_DEBUG": "x"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ddp_trainer", "launch", *flags, "--nproc-per-node", "1", "--no-python", "true"]
+    environ = {"PATH": "/usr/bin:/bin", "TORCH_DISTRIBUTED_DEBUG": "x"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ddp-launch: error T20: TORCH_DISTRIBUTED_DEBUG=x is refused") == count

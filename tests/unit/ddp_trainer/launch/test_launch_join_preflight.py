@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +51,7 @@ asyncio.run(main())
 def sent(tmp_path: Path, body: str) -> str:
     """Return the messages of an agent to its store."""
     command = [sys.executable, "-c", AGENT.replace("{body}", body.strip()), str(tmp_path)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=os.environ).stdout
+    return subprocess.check_output(command, text=True, timeout=60)
 
 
 def test_the_result_of_a_preflight_for_an_earlier_store_does_not_count_for_the_next(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,11 +61,6 @@ class TestEndpoints:
     def test_are_read_as_torchrun_does(self) -> None:
         assert parse_endpoint("store:1") == Endpoint("store", 1)
         assert parse_endpoint("[::1]") == Endpoint("::1", 29400)
-
-    @pytest.mark.parametrize("text", ["", "store:", "store:x", "store:65536", ":1", "store:-1"])
-    def test_that_are_invalid_are_named(self, text: str) -> None:
-        with pytest.raises(LaunchError, match="host:port"):
-            parse_endpoint(text)
 
     @pytest.mark.parametrize(("host", "is_here"), [("localhost", True), ("::1", True), ("192.0.2.1", False)])
     def test_this_host_is_one_that_a_socket_can_be_bound_to(self, host: str, is_here: bool) -> None:
@@ -162,11 +159,6 @@ class TestSettings:
         conf = settings.conf_of("heartbeat_timeout=1.5, join_timeout=7")
         assert (conf.heartbeat.timeout, conf.heartbeat.interval, conf.join) == (1.5, 0.5, 7)
 
-    @pytest.mark.parametrize("text", ["x=1", "join_timeout", "join_timeout=soon", "join_timeout=-1"])
-    def test_an_invalid_conf_is_refused(self, text: str) -> None:
-        with pytest.raises(LaunchError):
-            settings.conf_of(text)
-
     @pytest.mark.parametrize(
         ("flags", "environ", "seconds"),
         [
@@ -223,22 +215,12 @@ class TestSettings:
         with pytest.raises(LaunchError, match="DDP_ZYGOTE='yes'"):
             settings.fork_server_delay_of({"DDP_ZYGOTE": "yes"})
 
-    @pytest.mark.parametrize("text", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"])
-    def test_signals_that_cannot_be_handled_are_named(self, text: str) -> None:
-        with pytest.raises(LaunchError):
-            settings.parse_signals(text)
-
 
 class TestLines:
     def test_streams_go_where_the_flags_say(self) -> None:
         spec = LogSpec(redirects=parse_std("1", "-r"), tee=parse_std("0:2", "-t"), shown=frozenset({0}))
         found = [spec.of(rank, stream) for rank, stream in ((0, Std.OUT), (0, Std.ERR), (1, Std.ERR))]
         assert found == [(True, False), (True, True), (False, False)]
-
-    @pytest.mark.parametrize("text", ["4", "x", "0:4", "0:1,", "", "1:"])
-    def test_a_number_that_is_none_of_the_streams_is_named(self, text: str) -> None:
-        with pytest.raises(LaunchError, match="--tee"):
-            parse_std(text, "--tee")
 
     def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
         read, write = os.pipe()
@@ -304,6 +286,22 @@ class TestLines:
         pump.close()
         os.close(out)
         assert [len(line) for line in (tmp_path / "out").read_bytes().split()] == [65536, 54464]
+
+
+@pytest.mark.parametrize(
+    ("parse_value", "named", "texts"),
+    [
+        (parse_endpoint, "host:port", ["", "store:", "store:x", "store:65536", ":1", "store:-1"]),
+        (settings.conf_of, "--rdzv-conf", ["x=1", "join_timeout", "join_timeout=soon", "join_timeout=-1"]),
+        (settings.parse_signals, "--signals-to-handle", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"]),
+        (partial(parse_std, flag="--tee"), "--tee", ["4", "x", "0:4", "0:1,", "", "1:"]),
+    ],
+    ids=["endpoint", "conf", "signals", "streams"],
+)
+def test_an_invalid_value_is_refused(parse_value: Callable[[str], object], named: str, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(LaunchError, match=named):
+            parse_value(text)
 
 
 def test_a_reserved_port_is_in_use() -> None:

@@ -14,25 +14,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ddp_trainer.net.limited_server import (
-    WINDOW_SECONDS,
-    Connection,
-    ConnectionLimits,
-    LimitedServer,
-    RateLimitedLog,
-    client_of,
-)
+from ddp_trainer.net import limited_server
 
 
 @pytest.mark.parametrize(
     ("address", "client"), [("192.0.2.7", "192.0.2.7"), ("::1", ""), ("::ffff:127.0.0.1", ""), ("", "")]
 )
 def test_connections_count_by_the_host_that_they_come_from(address: str, client: str) -> None:
-    assert client_of(address) == client
+    assert limited_server.client_of(address) == client
 
 
 def test_the_loopback_may_use_all_of_the_total() -> None:
-    limits = ConnectionLimits(total=8, per_address=2)
+    limits = limited_server.ConnectionLimits(total=8, per_address=2)
     assert [limits.try_acquire("127.0.0.1") for _ in range(9)] == [True] * 8 + [False]
 
 
@@ -40,7 +33,7 @@ def test_no_order_of_connections_passes_a_limit() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    limits = ConnectionLimits(total=6, per_address=3)
+    limits = limited_server.ConnectionLimits(total=6, per_address=3)
     addresses = ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2", "127.0.0.1"]
     held: list[str] = []
     for _ in range(5000):
@@ -48,7 +41,7 @@ def test_no_order_of_connections_passes_a_limit() -> None:
             limits.release(held.pop(draw.randrange(len(held))))
         elif limits.try_acquire(address := draw.choice(addresses)):
             held.append(address)
-        by_client = Counter(map(client_of, held))
+        by_client = Counter(map(limited_server.client_of, held))
         assert len(held) <= 6
         assert all(count <= 3 for client, count in by_client.items() if client)
         assert limits.is_full == (len(held) == 6)
@@ -71,22 +64,22 @@ def test_connections_fit_into_the_limit_of_open_files(soft: int, hard: int, want
 def test_a_log_writes_its_lines_a_minute_and_then_what_it_left_out() -> None:
     now = 1000.0
     lines: list[str] = []
-    log = RateLimitedLog(lines_per_minute=3, write=lines.append, clock=lambda: now)
+    log = limited_server.RateLimitedLog(lines_per_minute=3, write=lines.append, clock=lambda: now)
     for number in range(100):
         log.write(f"line {number}")
     assert lines == ["line 0", "line 1", "line 2"]
-    now += WINDOW_SECONDS
+    now += limited_server.WINDOW_SECONDS
     log.write("later")
     log.flush()  # nothing was left out since
     assert (len(lines), lines[3].split()[0], lines[4]) == (5, "97", "later")
 
 
 BUFFER_BYTES = 4096
-Serve = Callable[[Connection], Awaitable[None]]
+Serve = Callable[[limited_server.Connection], Awaitable[None]]
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def echo_lines(connection: Connection) -> None:
+async def echo_lines(connection: limited_server.Connection) -> None:
     """Answer every line with itself, and keep a peer that sends ``member``."""
     while True:
         line = await connection.reader.readuntil(b"\n")
@@ -97,7 +90,7 @@ async def echo_lines(connection: Connection) -> None:
 class Listening:
     """A server under test, the lines of its log, and its address."""
 
-    def __init__(self, server: LimitedServer, address: tuple[str, int], lines: list[str]) -> None:
+    def __init__(self, server: limited_server.LimitedServer, address: tuple[str, int], lines: list[str]) -> None:
         self.server = server
         self.address = address
         self.lines = lines
@@ -119,8 +112,11 @@ class Listening:
 async def listening(serve: Serve = echo_lines, *, total: int = 8) -> AsyncIterator[Listening]:
     lines: list[str] = []
     listener = socket.create_server(("127.0.0.1", 0))
-    limits, log = ConnectionLimits(total=total, per_address=8), RateLimitedLog(lines_per_minute=3, write=lines.append)
-    server = LimitedServer(listener, serve, limits=limits, log=log, buffer_bytes=BUFFER_BYTES)
+    limits, log = (
+        limited_server.ConnectionLimits(total=total, per_address=8),
+        limited_server.RateLimitedLog(lines_per_minute=3, write=lines.append),
+    )
+    server = limited_server.LimitedServer(listener, serve, limits=limits, log=log, buffer_bytes=BUFFER_BYTES)
     server.start()
     async with asyncio.timeout(60):
         here = Listening(server, listener.getsockname(), lines)
@@ -159,7 +155,7 @@ async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines
 
 
 async def test_what_a_peer_sends_unread_is_bounded() -> None:
-    async def never_reads(_: Connection) -> None:
+    async def never_reads(_: limited_server.Connection) -> None:
         await asyncio.Event().wait()
 
     async with listening(never_reads) as here:
@@ -183,7 +179,7 @@ async def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
 
 
 async def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
-    async def fail(connection: Connection) -> None:
+    async def fail(connection: limited_server.Connection) -> None:
         if await connection.reader.readuntil(b"\n") == b"fail\n":
             raise KeyError("oops")
         connection.writer.write(b"well\n")

@@ -5,27 +5,15 @@ from typing import Any
 
 import pytest
 
+from ddp_trainer.preflight import schema
 from ddp_trainer.preflight.checks.all_checks import CHECKS, run_all_checks
-from ddp_trainer.preflight.schema import (
-    Choice,
-    Clock,
-    Facts,
-    Finding,
-    Gpu,
-    KernelLimits,
-    Outcome,
-    ProbeKind,
-    Report,
-    Resolution,
-    Software,
-    Status,
-)
+from ddp_trainer.preflight.schema import Choice, Clock, Facts, Gpu, KernelLimits, Resolution, Status
 from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, bad, ethernet, facts_of
 
 FAIL, WARN = Status.FAIL, Status.WARN
 
 
-def only(facts: Facts) -> Finding:
+def only(facts: Facts) -> schema.Finding:
     [finding] = bad(facts)
     return finding
 
@@ -46,7 +34,7 @@ def test_one_node_alone_passes_what_takes_one_and_skips_what_takes_two() -> None
     assert skipped >= {check.name for check in CHECKS if check.takes_two}
 
 
-def software(**changed: str) -> Software:
+def software(**changed: str) -> schema.Software:
     return replace(a_report().software, versions={**a_report().software.versions, **changed})
 
 
@@ -116,13 +104,10 @@ def test_the_odd_one_of_many_is_named_and_not_the_many() -> None:
     assert (finding.node, finding.message) == ("node-0", "torch is 2.10.0 here, 2.13.0 on node-1")
 
 
-@pytest.mark.parametrize("purpose", [ProbeKind.RANDOM, ProbeKind.RENDEZVOUS])
-def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: ProbeKind) -> None:
-    probes = (
-        a_probe(0, 2, purpose, Outcome.TIMED_OUT),
-        a_probe(1, 2, purpose, Outcome.REFUSED),
-        a_probe(2, 0, purpose),
-    )
+@pytest.mark.parametrize("purpose", [schema.ProbeKind.RANDOM, schema.ProbeKind.RENDEZVOUS])
+def test_a_port_that_some_cannot_reach_is_named_once_with_all_of_them(purpose: schema.ProbeKind) -> None:
+    lost, refused = schema.Outcome.TIMED_OUT, schema.Outcome.REFUSED
+    probes = (a_probe(0, 2, purpose, lost), a_probe(1, 2, purpose, refused), a_probe(2, 0, purpose))
     finding = only(facts_of(*map(a_report, range(3)), probes=probes))
     assert (finding.check, finding.node) == (purpose.value, "node-2")
     assert finding.message == "10.0.0.3:40002 cannot be reached from node-0 (timed out), node-1 (refused)"
@@ -142,7 +127,7 @@ GPU = Gpu(index=0, name="H100", memory_mib=81559, uncorrected_errors=0, needs_re
 )
 def test_what_is_wrong_with_a_gpu_is_named(changed: dict[str, object], message: str) -> None:
     healthy = a_report(0, gpus=(GPU,), has_driver=True)
-    other: Report = replace(a_report(1, gpus=(GPU,), has_driver=True), **changed)  # type: ignore[arg-type]
+    other: schema.Report = replace(a_report(1, gpus=(GPU,), has_driver=True), **changed)  # type: ignore[arg-type]
     finding = only(facts_of(healthy, other))
     assert (finding.check, finding.node, finding.message) == ("gpus", "node-1", message)
 
@@ -165,7 +150,7 @@ def test_a_node_that_met_nobody_says_why_and_looks_at_itself() -> None:
     assert (finding.check, finding.node, finding.hint) == ("meeting", "node-1", "start it")
 
 
-def joined(*members: Report, newcomer: Report, **changed: Any) -> Facts:
+def joined(*members: schema.Report, newcomer: schema.Report, **changed: Any) -> Facts:
     """Return the facts of nodes that train, and of one that joins them and hosts the exchange."""
     members = tuple(replace(member, is_host=False) for member in members)
     return facts_of(*members, replace(newcomer, is_host=True), newcomer=len(members), **changed)
@@ -173,7 +158,7 @@ def joined(*members: Report, newcomer: Report, **changed: Any) -> Facts:
 
 def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
     few_files = KernelLimits(shared_memory_bytes=1 << 33, shared_memory_free_bytes=1 << 33, open_files=512)
-    old = Software(versions={"python": "3.12.4", "torch": "2.12.0"}, packages="p", script="s", environment={})
+    old = schema.Software(versions={"python": "3.12.4", "torch": "2.12.0"}, packages="p", script="s", environment={})
     assert bad(joined(a_report(0, limits=few_files), newcomer=a_report(1))) == []
     assert only(joined(a_report(0), newcomer=a_report(1, limits=few_files))).node == "node-1"
     finding = only(joined(a_report(0), newcomer=a_report(1, software=old)))
@@ -182,11 +167,11 @@ def test_a_node_that_joins_is_judged_by_what_was_not_there_without_it() -> None:
 
 
 def test_a_port_between_a_newcomer_and_a_member_counts_and_one_between_members_does_not() -> None:
-    closed = Outcome.REFUSED
+    closed = schema.Outcome.REFUSED
     facts = joined(a_report(0), a_report(1), newcomer=a_report(2))
-    between_members = a_probe(0, 1, ProbeKind.RANDOM, closed)
+    between_members = a_probe(0, 1, schema.ProbeKind.RANDOM, closed)
     assert bad(replace(facts, probes=(between_members,))) == []
-    finding = only(replace(facts, probes=(between_members, a_probe(2, 0, ProbeKind.RANDOM, closed))))
+    finding = only(replace(facts, probes=(between_members, a_probe(2, 0, schema.ProbeKind.RANDOM, closed))))
     assert finding.message == "10.0.0.1:40000 cannot be reached from node-2 (refused)"
 
 

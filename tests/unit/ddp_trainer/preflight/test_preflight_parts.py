@@ -13,16 +13,8 @@ import pytest
 
 from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.preflight import collector, formatter, names
+from ddp_trainer.preflight import collector, exchange, formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.exchange import (
-    FIRST_LINE_BYTES,
-    PROBE_SECONDS,
-    ExchangeFailed,
-    Host,
-    PreflightRequest,
-    connect_to_host,
-)
 from ddp_trainer.preflight.listener import PreflightServer, decode, encode, holder, probe_port
 from ddp_trainer.preflight.runner import in_order
 from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
@@ -36,7 +28,7 @@ KEY = RunSecret.random().key("preflight")
 )
 def test_a_line_that_is_no_request_is_refused(line: bytes) -> None:
     with pytest.raises(DecodeError):
-        decode(PreflightRequest, line)
+        decode(exchange.PreflightRequest, line)
 
 
 def test_a_report_with_a_field_of_another_type_is_refused() -> None:
@@ -82,24 +74,24 @@ def test_the_process_that_listens_on_a_port_is_named() -> None:
 async def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        with pytest.raises(ExchangeFailed, match=r"not met at port \d+: 127.0.0.1 refused") as caught:
-            await connect_to_host("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
+        with pytest.raises(exchange.ExchangeFailed, match=r"not met at port \d+: 127.0.0.1 refused") as caught:
+            await exchange.connect_to_host("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
     assert "start preflight on the first node too" in caught.value.hint
 
 
 @asynccontextmanager
-async def hosting(key: bytes | None, seconds: float = 30) -> AsyncIterator[tuple[Host, int, float]]:
+async def hosting(key: bytes | None, seconds: float = 30) -> AsyncIterator[tuple[exchange.Host, int, float]]:
     """Yield the first of two nodes, its port, and the moment until which it waits."""
     until = asyncio.get_running_loop().time() + seconds
-    host = Host("token-0", 2, until)
+    host = exchange.Host("token-0", 2, until)
     listener = PreflightServer("token-0", "127.0.0.1", key, host.serve)
     yield host, await listener.listen(0), until
     await listener.aclose()
 
 
 async def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
-    async with asyncio.timeout(PROBE_SECONDS / 2), hosting(KEY) as (host, port, until):
-        guest = await connect_to_host("127.0.0.1", port, until, KEY)
+    async with asyncio.timeout(exchange.PROBE_SECONDS / 2), hosting(KEY) as (host, port, until):
+        guest = await exchange.connect_to_host("127.0.0.1", port, until, KEY)
         reports, received = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         assert {member.token for member in reports} == {member.token for member in received} == {"token-0", "token-1"}
         [clock] = [member.clock for member in received if member.token == "token-1"]
@@ -111,12 +103,12 @@ async def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
 async def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
     async with hosting(KEY) as (host, port, until):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode(PreflightRequest(report=a_report(7))))
+        writer.write(encode(exchange.PreflightRequest(report=a_report(7))))
         assert await reader.read() == b""
         writer.close()
-        with pytest.raises(ExchangeFailed):
-            await connect_to_host("127.0.0.1", port, until - 30, RunSecret.random().key("preflight"))
-        guest = await connect_to_host("127.0.0.1", port, until, KEY)
+        with pytest.raises(exchange.ExchangeFailed):
+            await exchange.connect_to_host("127.0.0.1", port, until - 30, RunSecret.random().key("preflight"))
+        guest = await exchange.connect_to_host("127.0.0.1", port, until, KEY)
         reports, _ = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         guest.close()
         assert sorted(member.token for member in reports) == ["token-0", "token-1"]
@@ -130,9 +122,9 @@ async def test_only_a_client_whose_report_the_host_has_may_send_longer_lines(*, 
         own = asyncio.create_task(host.reports(a_report(0)))
         await reader.readuntil(b"\n")
         if is_member:
-            writer.write(encode(PreflightRequest(report=a_report(1))))
+            writer.write(encode(exchange.PreflightRequest(report=a_report(1))))
             await own
-        writer.write(b" " * FIRST_LINE_BYTES + encode(PreflightRequest()))
+        writer.write(b" " * exchange.FIRST_LINE_BYTES + encode(exchange.PreflightRequest()))
         writer.write_eof()
         assert (await reader.read()).count(b"\n") == answers
         writer.close()

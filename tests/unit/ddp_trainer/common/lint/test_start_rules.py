@@ -13,18 +13,14 @@ from ddp_trainer.common.lint import START_CHECKS, Facts, run_checks
 from tests.support.lint_rules import Case, assert_reports, findings_of
 
 ETH = {"interfaces": frozenset({"lo", "eth0", "eth1", "eth10"})}
+ROUTE = ETH | {"route": "eth0"}
 IB = {"rdma_devices": ("mlx5_0", "mlx5_1", "mlx5_10")}
 NONE = {"rdma_devices": ()}
 
 REPORTED: list[Case] = [
     ("N08", {"NCCL_SOCKET_IFNAME": "=lo"}, {}, "is the loopback"),
     ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2}, "GLOO_SOCKET_IFNAME=lo is the loopback"),
-    (
-        "T23",
-        {"GLOO_SOCKET_IFNAME": "eth1"},
-        ETH | {"route": "eth0"},
-        "=eth1, and the way to the other nodes is by eth0",
-    ),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ROUTE, "=eth1, and the way to the other nodes is by eth0"),
     ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"}, {}, "needs what NCCL_CUMEM_ENABLE=0 switches off"),
     ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "gIB"}, {}, "keeps the plugin of this fabric"),
     ("N34", {"NCCL_ALGO": "Ring,Treee"}, {}, "NCCL_ALGO names treee"),
@@ -45,8 +41,8 @@ REPORTED: list[Case] = [
 
 SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("N08", {"NCCL_SOCKET_IFNAME": "lo"}, {"nodes": 1}),
-    ("T23", {"GLOO_SOCKET_IFNAME": "eth0"}, ETH | {"route": "eth0"}),
-    ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH | {"route": "eth0", "nodes": 1}),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth0"}, ROUTE),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ROUTE | {"nodes": 1}),
     ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH),
     ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2, "is_one_machine": True}),
     ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "2"}, {}),

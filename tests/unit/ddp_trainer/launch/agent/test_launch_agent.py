@@ -91,7 +91,6 @@ def test_a_crash_is_described_by_the_place_that_the_launcher_had_and_reported_on
     assert file.record_crash(139, 50.0)
     later = Predecessor("worker-3", environ, is_recorded=True)
     crash = later.crash
-    assert crash is not None
     found = (crash.generation, crash.rank, crash.node, crash.host, crash.exit_code, crash.timestamp)
     assert found == (4, 6, "worker-3", "node-a", 139, 50.0)
     later.report(journal)
@@ -111,9 +110,7 @@ def test_a_crash_is_reported_by_a_later_launcher_if_none_has_reached_the_store_b
     file.write(LauncherRecord(run_id="run", has_joined=True))
     assert file.record_crash(137, 50.0)
     assert not file.record_crash(139, 60.0)
-    crash = Predecessor("worker-0", environ, is_recorded=True).crash
-    assert crash is not None
-    assert crash.exit_code == 137
+    assert Predecessor("worker-0", environ, is_recorded=True).crash.exit_code == 137
 
 
 def test_a_crash_counts_from_the_first_group_on_and_not_of_a_spare(tmp_path: Path) -> None:

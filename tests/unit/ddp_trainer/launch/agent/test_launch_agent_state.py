@@ -11,6 +11,7 @@ import pytest
 from ddp_trainer.common.constants import Exit, GroupState, OutsideReason
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.failures import EARLY_EXIT
+from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.actions import (
     CancelTimer,
     Enter,
@@ -25,23 +26,7 @@ from ddp_trainer.launch.protocol.actions import (
     Timer,
 )
 from ddp_trainer.launch.protocol.generation import Generation, Node
-from ddp_trainer.launch.protocol.messages import (
-    VERSION,
-    Failed,
-    Failure,
-    Hello,
-    Join,
-    Leave,
-    Prepare,
-    Rejected,
-    ReusableWorkers,
-    StandBy,
-    Start,
-    Stop,
-    Succeeded,
-    Waiting,
-    WorkerState,
-)
+from ddp_trainer.launch.protocol.messages import Failed, Failure, Hello, Join, Prepare, Start, Stop, WorkerState
 from tests.support.launch_simulation import a_failure, a_policy, place_of
 
 NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
@@ -52,7 +37,8 @@ SIGKILL = SignalWorkers(signal.SIGKILL)
 
 
 def an_agent(min_nodes: int = 2) -> AgentStateMachine:
-    hello = Hello(version=VERSION, run_id="run", node=NODE, policy=a_policy(min_nodes, 2), standing=WorkerState.IDLE)
+    policy, idle = a_policy(min_nodes, 2), WorkerState.IDLE
+    hello = Hello(version=messages.VERSION, run_id="run", node=NODE, policy=policy, standing=idle)
     return AgentStateMachine(hello=hello, limits=LIMITS, endpoint="store:29400")
 
 
@@ -67,9 +53,9 @@ def test_a_node_that_joins_has_the_reason_why_it_is_in_no_group() -> None:
     core.link_failed("its name does not resolve", OutsideReason.NAME_RESOLUTION)
     assert core.outside_reason is OutsideReason.NAME_RESOLUTION
     core.initial_messages("10.0.0.7")
-    core.on_message(Waiting(nodes=1, spare=False, namesake="Another connection holds this name."))
+    core.on_message(messages.Waiting(nodes=1, spare=False, namesake="Another connection holds this name."))
     assert core.outside_reason is OutsideReason.NAME_TAKEN
-    core.on_message(Waiting(nodes=1, spare=False))
+    core.on_message(messages.Waiting(nodes=1, spare=False))
     assert core.outside_reason is OutsideReason.WAITING
     core.unfit = "GPU 0 is slow"
     assert core.outside_reason is OutsideReason.PREFLIGHT
@@ -117,17 +103,10 @@ def test_a_failure_is_reported_immediately_and_the_others_get_little_time() -> N
     assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_an_error_that_precedes_a_consequence_is_reported_when_it_is_found() -> None:
-    core = running()
-    core.on_worker_exit(0, a_failure(4, at=10, reason="collective_error"))
-    second = a_failure(4, at=11, exit_code=2)
-    assert core.on_worker_exit(1, second)[0] == Send(Failed(failure=second))
-
-
 def test_success_of_all_workers_is_reported_once() -> None:
     core = running()
     assert core.on_worker_exit(0, None) == []
-    assert Send(Succeeded(generation=4)) in core.on_worker_exit(1, None)
+    assert Send(messages.Succeeded(generation=4)) in core.on_worker_exit(1, None)
     assert core.state is State.DONE
 
 
@@ -137,8 +116,7 @@ def test_a_graceful_stop_gives_the_workers_their_time() -> None:
     seconds: float = LIMITS.failure
     while isinstance(action := core.on_timer(Timer.KILL)[0], SetTimer):
         seconds += action.seconds
-    assert isinstance(action, SignalWorkers)
-    assert (action.signal, seconds) == (signal.SIGKILL, LIMITS.shutdown)
+    assert (action, seconds) == (SIGKILL, LIMITS.shutdown)
 
 
 def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
@@ -167,9 +145,8 @@ def test_workers_that_end_as_they_were_asked_to_are_no_failure() -> None:
 
 @pytest.mark.parametrize("state", [joining, done])
 def test_without_workers_a_signal_makes_it_leave_immediately(state: Callable[[], AgentStateMachine]) -> None:
-    actions = state().on_signal(signal.SIGTERM)
-    assert actions[0] == Send(Leave())
-    assert actions[-1] == Finish(Exit.TERMINATED)
+    first, *_, last = state().on_signal(signal.SIGTERM)
+    assert (first, last) == (Send(messages.Leave()), Finish(Exit.TERMINATED))
 
 
 def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
@@ -216,7 +193,7 @@ def test_workers_that_stayed_are_ended_when_the_agent_gets_a_signal() -> None:
     core.left(1, None)
     core.join(5001)
     actions = core.on_signal(signal.SIGTERM)
-    assert actions[0] == Send(Leave())
+    assert actions[0] == Send(messages.Leave())
     assert SIGTERM in actions
     core.on_worker_exit(0, a_failure(4, exit_code=143))
     assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(143)
@@ -226,7 +203,7 @@ def test_a_node_that_leaves_reports_when_its_ranks_have_left_though_they_still_s
     core = able(running(), 0, 1)
     core.on_signal(signal.SIGTERM)
     assert core.left(0, None) == []
-    assert core.left(1, None) == [Send(Leave(has_left=True))]
+    assert core.left(1, None) == [Send(messages.Leave(has_left=True))]
 
 
 def test_ranks_that_publish_their_state_have_their_time_and_the_node_leaves_after_them() -> None:
@@ -271,11 +248,11 @@ def of_two_nodes(min_nodes: int) -> AgentStateMachine:
 def test_a_node_that_can_be_spared_steps_aside_until_its_dead_workers_are_replaced() -> None:
     core = of_two_nodes(1)
     actions = core.left(1, None)
-    assert actions[:2] == [CancelTimer(Timer.KILL), Send(StandBy(generation=4))]
+    assert actions[:2] == [CancelTimer(Timer.KILL), Send(messages.StandBy(generation=4))]
     assert PrepareWorkers() in actions
     hello, *rest = core.initial_messages("10.0.0.7")
     assert isinstance(hello, Hello)
-    assert rest == [Failed(failure=a_failure(4)), StandBy(generation=4)]
+    assert rest == [Failed(failure=a_failure(4)), messages.StandBy(generation=4)]
     able(core, 0)
     assert core.left(0, None) == [CancelTimer(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
@@ -290,30 +267,28 @@ def test_a_node_that_is_needed_or_has_no_reusable_workers_joins_immediately() ->
 
 def test_a_signal_while_it_stops_for_others_keeps_it_from_joining_again() -> None:
     core = stopping()
-    assert core.on_signal(signal.SIGTERM) == [Send(Leave())]
+    assert core.on_signal(signal.SIGTERM) == [Send(messages.Leave())]
     core.on_worker_exit(0, None)
     assert core.on_worker_exit(1, None)[-1] == Finish(Exit.TERMINATED)
 
 
 def test_the_verdict_ends_running_workers_first() -> None:
     core = running()
-    assert SIGTERM in core.on_message(Rejected(why="stale", exit_code=172))
+    assert SIGTERM in core.on_message(messages.Rejected(why="stale", exit_code=172))
     core.on_worker_exit(0, a_failure(4, exit_code=143))
     assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(172, "stale")
 
 
 @pytest.mark.parametrize(
-    ("state", "standing", "messages"),
+    ("state", "standing", "sent"),
     [(joining, WorkerState.IDLE, [Join]), (running, WorkerState.RUNNING, []), (done, WorkerState.SUCCEEDED, [])],
 )
 def test_a_new_link_gets_the_current_state(
-    state: Callable[[], AgentStateMachine], standing: WorkerState, messages: list[type]
+    state: Callable[[], AgentStateMachine], standing: WorkerState, sent: list[type]
 ) -> None:
     hello, *rest = state().initial_messages("10.0.0.7")
-    assert isinstance(hello, Hello)
-    assert hello.standing is standing
-    assert hello.node.address == "10.0.0.7"
-    assert [type(message) for message in rest] == messages
+    assert (hello.standing, hello.node.address) == (standing, "10.0.0.7")
+    assert [type(message) for message in (hello, *rest)] == [Hello, *sent]
 
 
 def test_a_new_link_gets_a_failure_that_the_old_one_may_have_lost() -> None:
@@ -321,24 +296,23 @@ def test_a_new_link_gets_a_failure_that_the_old_one_may_have_lost() -> None:
     core.link_down()
     core.on_worker_exit(0, a_failure(4))
     hello, *rest = core.initial_messages("")
-    assert hello.standing is WorkerState.RUNNING
-    assert rest == [Failed(failure=a_failure(4))]
+    assert (hello.standing, rest) == (WorkerState.RUNNING, [Failed(failure=a_failure(4))])
 
 
 def test_a_spare_waits_for_the_store_and_imports_and_is_no_spare_where_nodes_are_missing() -> None:
     core = joining()
     core.initial_messages("")
     waits = [CancelTimer(Timer.JOIN), Enter(GroupState.SPARE), StartForkServer()]
-    assert core.on_message(Waiting(nodes=2, spare=True)) == waits
+    assert core.on_message(messages.Waiting(nodes=2, spare=True)) == waits
     assert core.link_down() == [SetTimer(Timer.JOIN, 60)]
-    assert core.on_message(Waiting(nodes=1, spare=False)) == [Enter(GroupState.RENDEZVOUS)]
+    assert core.on_message(messages.Waiting(nodes=1, spare=False)) == [Enter(GroupState.RENDEZVOUS)]
 
 
 def test_a_spare_whose_workers_are_starting_does_not_import_beside_them() -> None:
     core = joining()
     core.initial_messages("")
     core.on_message(Prepare())
-    assert core.on_message(Waiting(nodes=2, spare=True)) == []
+    assert core.on_message(messages.Waiting(nodes=2, spare=True)) == []
 
 
 @pytest.mark.parametrize("timer", list(Timer))
@@ -349,11 +323,9 @@ def test_a_timer_that_fires_too_late_does_nothing(timer: Timer) -> None:
 def test_the_store_gets_a_report_when_all_workers_are_reusable_and_when_one_no_longer_is() -> None:
     core = running()
     assert core.set_reusable(0) == []
-    assert core.set_reusable(1) == [Send(ReusableWorkers(able=True))]
-    hello = core.initial_messages("10.0.0.7")[0]
-    assert isinstance(hello, Hello)
-    assert hello.outlive
-    assert core.set_reusable(0, able=False) == [Send(ReusableWorkers(able=False))]
+    assert core.set_reusable(1) == [Send(messages.ReusableWorkers(able=True))]
+    assert core.initial_messages("10.0.0.7")[0].outlive
+    assert core.set_reusable(0, able=False) == [Send(messages.ReusableWorkers(able=False))]
 
 
 def test_a_node_prepares_its_workers_on_request_before_it_joins_again() -> None:
@@ -395,20 +367,21 @@ def test_a_worker_that_ends_by_itself_has_its_time_to_save_although_the_others_m
 
 def test_the_report_of_reusable_workers_is_withdrawn_once_when_one_ends_and_only_if_it_was_made() -> None:
     core = able(running(), 0, 1)
-    assert Send(ReusableWorkers(able=False)) in core.on_worker_exit(1, a_failure(4))
-    assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
-    assert Send(ReusableWorkers(able=False)) not in able(running(), 0).on_worker_exit(0, a_failure(4))
+    assert Send(messages.ReusableWorkers(able=False)) in core.on_worker_exit(1, a_failure(4))
+    assert Send(messages.ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
+    assert Send(messages.ReusableWorkers(able=False)) not in able(running(), 0).on_worker_exit(0, a_failure(4))
 
 
 def an_early_exit(*, rank: int = 0, at: float = 1.0) -> Failure:
     return a_failure(4, exit_code=0, reason="early_exit", message=EARLY_EXIT, rank=rank, at=at)
 
 
-def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:
+@pytest.mark.parametrize("first", [an_early_exit(), a_failure(4, at=1, reason="collective_error")])
+def test_an_error_after_an_early_exit_or_a_consequence_is_reported_when_it_is_found(first: Failure) -> None:
     core = running()
-    core.on_worker_exit(0, an_early_exit())
-    failure = a_failure(4, reason="python_exception", rank=1, at=2)
-    assert core.on_worker_exit(1, failure)[0] == Send(Failed(failure=failure))
+    core.on_worker_exit(0, first)
+    second = a_failure(4, exit_code=2, reason="python_exception", rank=1, at=2)
+    assert core.on_worker_exit(1, second)[0] == Send(Failed(failure=second))
 
 
 @pytest.mark.parametrize("all_ended", [False, True])

@@ -64,9 +64,7 @@ def test_workers_that_have_stayed_end_first() -> None:
     actions = core.on_gpus_probed(TROUBLE)
     assert SignalWorkers(signal.SIGTERM) in actions
     assert not any(isinstance(action, Finish) for action in actions)
-    *_, finish = core.on_worker_exit(0, None)
-    assert isinstance(finish, Finish)
-    assert finish.code == Exit.GPU_FAULT
+    assert core.on_worker_exit(0, None)[-1].code == Exit.GPU_FAULT
 
 
 def test_others_do_not_wait_for_a_node_that_checks_its_gpus() -> None:
@@ -108,14 +106,10 @@ def test_with_a_preflight_a_node_whose_workers_are_stopped_is_not_checked() -> N
 def test_the_next_container_finds_the_failures_that_its_run_checks(tmp_path: Path) -> None:
     report = TerminationReport({"DDP_RUN_DIR": str(tmp_path)})
     assert not report.has_previous_failure(of_any_kind=True)
-    for reason, looks_for_fault, looks_for_any in (
-        ("gpu_fault", True, True),
-        ("sigkill", False, True),
-        ("collective_error", False, False),
-    ):
+    expected = {"gpu_fault": [True, True], "sigkill": [False, True], "collective_error": [False, False]}
+    for reason, found in expected.items():
         report.keep(a_failure(4, reason=reason))
-        found = report.has_previous_failure(of_any_kind=False), report.has_previous_failure(of_any_kind=True)
-        assert found == (looks_for_fault, looks_for_any)
+        assert [report.has_previous_failure(of_any_kind=of_any_kind) for of_any_kind in (False, True)] == found
     (tmp_path / "error.json").write_text("[]")
     assert not report.has_previous_failure(of_any_kind=True)
 
@@ -136,14 +130,10 @@ def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_
 
 def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:
     core = probing()
-    *_, finish = core.on_signal(signal.SIGTERM)
-    assert isinstance(finish, Finish)
-    assert finish.code == Exit.TERMINATED
+    assert core.on_signal(signal.SIGTERM)[-1] == Finish(Exit.TERMINATED)
     assert core.on_gpus_probed(TROUBLE) == []
     core = probing()
-    *_, finish = core.on_message(messages.Over(verdict=messages.Verdict.FAILED, exit_code=93))
-    assert isinstance(finish, Finish)
-    assert finish.code == 93
+    assert core.on_message(messages.Over(verdict=messages.Verdict.FAILED, exit_code=93))[-1].code == 93
     assert core.state is State.OVER
 
 
@@ -153,6 +143,4 @@ def test_a_container_that_follows_one_with_a_fault_probes_first() -> None:
     assert fresh[1].begin(prepares=True, is_suspect=True) == [ProbeGpus()]
     assert PrepareWorkers() in fresh[1].on_gpus_probed("")
     fresh[2].begin(prepares=True, is_suspect=True)
-    *_, finish = fresh[2].on_gpus_probed(TROUBLE)
-    assert isinstance(finish, Finish)
-    assert (finish.code, finish.message, finish.failure) == (Exit.GPU_FAULT, TROUBLE, None)
+    assert fresh[2].on_gpus_probed(TROUBLE)[-1] == Finish(Exit.GPU_FAULT, TROUBLE)

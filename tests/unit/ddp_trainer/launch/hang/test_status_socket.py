@@ -22,13 +22,7 @@ import pytest
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang import status_socket
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
-from ddp_trainer.launch.hang.status_socket import (
-    LINES_PER_MINUTE,
-    MOST_CONNECTIONS,
-    MOST_FINDINGS,
-    FindingHistory,
-    HangStatusServer,
-)
+from ddp_trainer.launch.hang.status_socket import MOST_FINDINGS, FindingHistory
 from ddp_trainer.metrics.serve import server
 from ddp_trainer.process import heartbeat_page
 
@@ -64,7 +58,7 @@ async def a_page(
     """Serve the status in the folder; yields the lines of the log."""
     lines: list[str] = []
     no_ras, ranks, history = {"NCCL_RAS_ADDR": "127.0.0.1:1"}, eyes or CountedEyes(), findings or FindingHistory()
-    page = HangStatusServer(folder, no_ras, ranks, lambda: {"generation": 3}, history, lines.append)
+    page = status_socket.HangStatusServer(folder, no_ras, ranks, lambda: {"generation": 3}, history, lines.append)
     await page.start()
     try:
         yield lines
@@ -133,13 +127,15 @@ async def test_a_client_without_a_valid_request_gets_no_answer_and_delays_no_oth
 ) -> None:
     launcher = tmp_path / heartbeat_page.LAUNCHER
     async with a_page(tmp_path) as lines:
-        for reader, writer in [await asyncio.open_unix_connection(launcher) for _ in range(2 * MOST_CONNECTIONS)]:
+        for reader, writer in [
+            await asyncio.open_unix_connection(launcher) for _ in range(2 * status_socket.MOST_CONNECTIONS)
+        ]:
             writer.write(request_)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
             writer.transport.abort()
         assert (await server.hang(tmp_path)).status is HTTPStatus.OK
-        assert len(lines) <= LINES_PER_MINUTE
+        assert len(lines) <= status_socket.LINES_PER_MINUTE
 
 
 async def test_the_socket_is_private_to_the_user_and_replaces_that_of_a_dead_launcher(tmp_path: Path) -> None:

@@ -67,7 +67,6 @@ def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp
     (tmp_path / "0").mkdir()
     command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:
-        assert deaf.stdout is not None
         assert deaf.stdout.readline() == b"ready\n"
         assert asyncio.run(condemn(tmp_path, deaf.pid, joins_next=joins_next)) == ([] if joins_next else [0])
         deaf.kill()

@@ -99,8 +99,9 @@ def test_other_processes_of_the_pod_are_left_alone(tmp_path: Path) -> None:
 )
 def test_torchrun_becomes_the_launcher_with_the_flags_of_the_platform(tmp_path: Path, start: list[str]) -> None:
     runtime = tmp_path / "runtime"
-    left_out = shutil.ignore_patterns("train", "__pycache__")
-    shutil.copytree(ROOT / "ddp_trainer", runtime / "ddp_trainer", ignore=left_out)
+    shutil.copytree(
+        ROOT / "ddp_trainer", runtime / "ddp_trainer", ignore=shutil.ignore_patterns("train", "__pycache__")
+    )
     shutil.copy(runtime / "ddp_trainer" / "runtime_start.py", runtime / "__main__.py")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "torchrun").write_text("raise SystemExit('stock')\n")
@@ -126,18 +127,10 @@ def test_the_folder_or_the_open_file_without_room_is_part_of_the_message(tmp_pat
     script.write_text(FILL)
     command = [sys.executable, str(bootstrap.__file__), str(os.getpid()), "script", str(script)]
     mounted = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
-    done = subprocess.run(
-        [*mounted, 'mount -t tmpfs -o size=1m none "$1"; shift; exec "$@"', "sh", str(full), *command],
-        env={
-            **os.environ,
-            "TARGET": str(full / "model.pt"),
-            "TMPDIR": str(tmp_path / target) if target == "full" else str(tmp_path),
-            "TORCHELASTIC_ERROR_FILE": str(error_file),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*mounted, 'mount -t tmpfs -o size=1m none "$1"; shift; exec "$@"', "sh", str(full), *command]
+    environ = {"TMPDIR": str(full if target == "full" else tmp_path), "TORCHELASTIC_ERROR_FILE": str(error_file)}
+    environ |= {"TARGET": str(full / "model.pt")}
+    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
     if done.stderr.startswith(("unshare:", "mount:")):
         pytest.skip("No small file system can be mounted.")
     message = json.loads(error_file.read_text())["message"]["message"]

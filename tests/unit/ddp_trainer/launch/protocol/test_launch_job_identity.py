@@ -101,7 +101,6 @@ def test_a_restarted_store_accepts_the_nodes_of_its_run_and_rejects_those_of_ano
     for agent in agents:
         run.reconnect(agent)
         assert agent.standing is WorkerState.RUNNING
-    assert isinstance(intruder.last, Rejected)
     assert "which runs /home/ann/train.py on worker-0, and this one runs /home/bob/serve.py;" in intruder.last.why
     run.wait(60)
     assert run.membership.phase is RunPhase.RUNNING

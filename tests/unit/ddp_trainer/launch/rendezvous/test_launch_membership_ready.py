@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddp_trainer.launch.protocol.messages import Prepare, Stop, Waiting, WorkerImports
 from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedRun, a_policy
@@ -47,24 +49,17 @@ def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can
     assert spare.heard.count(Prepare()) == 1
 
 
-def test_members_that_are_enough_do_not_wait_for_the_imports_of_another_node() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
+@pytest.mark.parametrize(("nodes", "taken"), [((1, 3), None), ((2, 2), 2)], ids=["enough", "too few"])
+def test_members_take_a_node_that_still_imports_only_where_they_are_too_few(
+    nodes: tuple[int, int], taken: int | None
+) -> None:
+    run, (first, second) = SimulatedRun.of(a_policy(*nodes), 0, 1)
     run.wait(10)
     third = run.agent(2).connect().join(is_importing=True)
     second.mark_disconnected()
     run.wait(1)
     first.join()
-    assert (first.runs, third.runs) == (2, None)
-
-
-def test_members_that_are_too_few_take_a_node_that_still_imports() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    run.wait(10)
-    third = run.agent(2).connect().join(is_importing=True)
-    second.mark_disconnected()
-    run.wait(1)
-    first.join()
-    assert first.runs == third.runs == 2
+    assert (first.runs, third.runs) == (2, taken)
 
 
 def test_a_member_is_in_the_next_group_although_its_fork_server_imports() -> None:

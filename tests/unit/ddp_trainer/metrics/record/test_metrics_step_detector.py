@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from ddp_trainer.common.time_classes import Phase
-from ddp_trainer.metrics.record.step_detector import (
-    OTHER_OPTIMIZER_STEPS,
-    REPORT_SECONDS,
-    SHORT_SECONDS,
-    StepBatch,
-    StepDetector,
-    size_of,
-)
+from ddp_trainer.metrics.record import step_detector
 from ddp_trainer.metrics.record.user_metrics import StepMeter
 from ddp_trainer.process.recorder import NoopRankRecorder
 from tests.support.clocks import Clock
@@ -32,11 +25,11 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.reports: list[StepBatch] = []
+        self.reports: list[step_detector.StepBatch] = []
         self.numbers: list[int] = []
         self.first_batches = 0
         self.due_steps = 10_000
-        self.detector = StepDetector(self, clock=lambda: self.now)
+        self.detector = step_detector.StepDetector(self, clock=lambda: self.now)
         self.optimizer = Optimizer()
 
     def record_first_batch(self) -> None:
@@ -45,7 +38,7 @@ class Loop:
     def record_step_number(self, steps: int) -> None:
         self.numbers.append(steps)
 
-    def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
+    def record_steps(self, optimizer: Any, batch: step_detector.StepBatch) -> int:
         del optimizer
         self.reports.append(batch)
         return self.due_steps
@@ -71,8 +64,10 @@ class Loop:
         self.optimize(computed=MILLISECOND, seconds=2 * MILLISECOND)
 
 
-def one(samples: int, waited: float, computed: float, optimized: float, other: float) -> StepBatch:
-    return StepBatch(1, waited + computed + optimized + other, samples, waited, computed, optimized, other)
+def one(samples: int, waited: float, computed: float, optimized: float, other: float) -> step_detector.StepBatch:
+    return step_detector.StepBatch(
+        1, waited + computed + optimized + other, samples, waited, computed, optimized, other
+    )
 
 
 @pytest.fixture
@@ -121,7 +116,7 @@ def test_short_steps_are_reported_together_and_numbered_at_once(loop: Loop) -> N
     loop.short_step()
     assert loop.numbers == [1]
     loop.reports.clear()
-    steps = round(REPORT_SECONDS / (4 * MILLISECOND)) + 1
+    steps = round(step_detector.REPORT_SECONDS / (4 * MILLISECOND)) + 1
     for _ in range(steps):
         loop.short_step()
     assert loop.numbers == [1, *range(1, steps + 1)]
@@ -133,10 +128,10 @@ def test_short_steps_are_reported_together_and_numbered_at_once(loop: Loop) -> N
 def test_a_long_step_ends_a_report_of_short_ones(loop: Loop) -> None:
     for _ in range(3):
         loop.short_step()
-    loop.fetch(seconds=2 * SHORT_SECONDS)
+    loop.fetch(seconds=2 * step_detector.SHORT_SECONDS)
     loop.optimize(computed=0.0, seconds=0.0)
     assert [report.steps for report in loop.reports] == [1, 3]
-    assert loop.reports[-1].last == pytest.approx(2 * SHORT_SECONDS)
+    assert loop.reports[-1].last == pytest.approx(2 * step_detector.SHORT_SECONDS)
 
 
 def test_a_report_comes_after_as_many_steps_as_its_receiver_wants(loop: Loop) -> None:
@@ -194,7 +189,7 @@ def test_an_optimizer_for_each_weight_is_one_step(loop: Loop) -> None:
 def test_an_optimizer_that_continues_alone_counts_from_then_on(loop: Loop) -> None:
     first, second = Optimizer(), Optimizer()
     loop.optimize(first)
-    for _ in range(OTHER_OPTIMIZER_STEPS + 9):
+    for _ in range(step_detector.OTHER_OPTIMIZER_STEPS + 9):
         loop.optimize(second)
     assert loop.steps == 1 + 10
 
@@ -211,7 +206,7 @@ def test_an_optimizer_that_continues_alone_counts_from_then_on(loop: Loop) -> No
     ],
 )
 def test_the_first_dimension_of_the_first_tensor_is_the_size(batch: Any, size: int) -> None:
-    assert size_of(batch) == size
+    assert step_detector.size_of(batch) == size
 
 
 class Heard(NoopRankRecorder):

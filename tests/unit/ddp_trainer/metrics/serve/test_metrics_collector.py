@@ -161,8 +161,7 @@ def test_the_exporter_has_metrics_of_its_own_even_without_boards(tmp_path: Path)
     exposition = Exposition(tmp_path, "digits")
     generate_latest(exposition)
     values = {sample.name: sample.value for family in exposition.collect() for sample in family.samples}
-    assert values["ddp_exporter_stale_boards"] == 1
-    assert values["ddp_exporter_scrapes_total"] == 1
+    assert (values["ddp_exporter_stale_boards"], values["ddp_exporter_scrapes_total"]) == (1, 1)
     assert values["ddp_exporter_scrape_seconds_total"] > 0
     assert values["ddp_build_info"] == 1
 
@@ -237,6 +236,5 @@ def test_both_formats_can_be_parsed_and_agree_on_types(
     pod(tmp_path, 0, 1)
     families = list(parse(write(Exposition(tmp_path, 'a "job"\nof \\mine')).decode()))  # type: ignore[call-overload]
     types = {family.name: family.type for family in families}
-    assert types["ddp_steps"] == "counter"
-    assert types["ddp_rendezvous_duration_seconds"] == "summary"
+    assert (types["ddp_steps"], types["ddp_rendezvous_duration_seconds"]) == ("counter", "summary")
     assert {sample.labels["ddp_job"] for family in families for sample in family.samples} == {'a "job"\nof \\mine'}

@@ -168,15 +168,15 @@ class TwoFamilies(Collector):
         return [step, core.CounterMetricFamily("ddp_steps", "Steps.", value=9), took]
 
 
+TOOK = "ddp_took_seconds"
+
+
 @pytest.mark.parametrize(
     ("query", "series"),
     [
         ("name[]=ddp_step", ['ddp_step{rank="0"} 7.0']),
         ("name%5B%5D=ddp_steps_total&name[]=ddp_step&other=1", ['ddp_step{rank="0"} 7.0', "ddp_steps_total 9.0"]),
-        (
-            "name[]=ddp_took_seconds",
-            [f"ddp_took_seconds_{n}" for n in ('bucket{le="+Inf"} 2.0', "count 2.0", "sum 3.0")],
-        ),
+        ("name[]=ddp_took_seconds", [TOOK + rest for rest in ('_bucket{le="+Inf"} 2.0', "_count 2.0", "_sum 3.0")]),
         ("name[]=ddp_took_seconds_sum", ["ddp_took_seconds_sum 3.0"]),
         ("name[]=ddp_unknown", []),
     ],

@@ -149,17 +149,16 @@ def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True)
     return Slot(FileSnapshot(ProcessId(100 + local_rank, start), identity, {}), ALIVE if alive else None)
 
 
+FORMER = [slot(old, old, 4, start=10, alive=False) for old in (2, 3)]
+"""Slots of an earlier and larger pod."""
+
+
 @pytest.mark.parametrize(
     ("slots", "local_ranks"),
     [
         pytest.param([slot(5, 1, 2, start=10), slot(4, 0, 2, start=11)], {4: 0, 5: 1}, id="all, in order"),
         pytest.param(
-            [
-                *(slot(old, old, 4, start=10, alive=False) for old in (2, 3)),
-                *(slot(new, new, 2, start=20) for new in (0, 1)),
-            ],
-            {0: 0, 1: 1},
-            id="none of a larger pod before",
+            [*FORMER, slot(0, 0, 2, start=20), slot(1, 1, 2, start=20)], {0: 0, 1: 1}, id="none of the former"
         ),
         pytest.param([slot(0, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)], {0: 0, 1: 1}, id="a dead rank"),
         pytest.param([slot(1, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)], {1: 0}, id="the newer of two"),
@@ -215,17 +214,11 @@ def test_a_process_that_has_ended_has_no_vitals_even_before_it_is_reaped() -> No
 
 def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_that_of_a_fork() -> None:
     many = 64 << 20
-    program = (
-        f"import os, sys; bytearray({many}); child = os.fork(); child and print(child, flush=True); sys.stdin.read()"
-    )
+    program = f"import os, sys; bytearray({many}); pid = os.fork(); pid and print(pid, flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
-        assert parent.stdin is not None
-        assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent_stats, fork = (read_process_stats(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
         parent.stdin.close()
-    assert parent_stats is not None
-    assert fork is not None
     assert parent_stats.peak_resident_bytes is not None
     assert fork.peak_resident_bytes is not None
     assert parent_stats.peak_resident_bytes - parent_stats.resident_bytes > many / 2

@@ -179,9 +179,7 @@ def test_the_place_of_a_rank_is_that_in_the_layout_of_its_group(rank: Rank, monk
     monkeypatch.setenv(Env.PARALLEL, "replicate=1:2,shard=2")
     assert place_at(3, 4) == "replicate=1 shard=1"
     assert place_at(1, 2) == "shard=1", "its place in a larger group is forgotten"
-    assert place_at(3, 4, LayoutRange.parse("pp=2,tp=2")) == "pp=1 tp=1", (
-        "the layout of the program precedes that of the job"
-    )
+    assert place_at(3, 4, LayoutRange.parse("pp=2,tp=2")) == "pp=1 tp=1", "the program's layout precedes the job's"
     assert place_at(0, 1) == "", "the job has no layout of this size"
 
 
@@ -214,14 +212,12 @@ def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank
 
 
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
+    restarts = {RestartCause.FAILURE: 2, RestartCause.RESIZE: 1}
     first = FormedGroup(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
-    agent.recorder.group_formed(first)
-    changed = {RestartCause.FAILURE: 2, RestartCause.RESIZE: 1}
-    agent.recorder.group_formed(
-        first._replace(seconds=0.5, generation=2, size=4, nodes=2, first_rank=2, restarts_left=1, restarts=changed)
-    )
-    agent.recorder.rendezvous_failed()
-    agent.recorder.rendezvous_failed()
+    later = FormedGroup(0.5, 2, size=4, nodes=2, nodes_desired=3, first_rank=2, restarts_left=1, restarts=restarts)
+    for formed in (first, later):
+        agent.recorder.group_formed(formed)
+        agent.recorder.rendezvous_failed()
     agent.recorder.rejected_connections(7)
     durations = "duration_seconds_sum", "duration_seconds_count", "last_duration_seconds"
     assert [agent[f"ddp_rendezvous_{name}"] for name in durations] == [2.5, 2, 0.5]
