@@ -70,7 +70,6 @@ def _bench(folder: Path, **how: bool) -> subprocess.Popen[str]:
 def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..., None], code: int) -> None:
     (tmp_path / "detaching.py").write_text(MEASUREMENT)
     with _bench(tmp_path, start_new_session=True) as command:
-        assert command.stderr is not None
         measurement, guardian, detached = map(int, command.stderr.readline().split())
         pidfd = os.pidfd_open(detached)
         end(command.pid, measurement, guardian)
@@ -83,8 +82,6 @@ def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..
 def test_a_process_of_the_cluster_goes_on_after_a_bench_that_has_started_it(tmp_path: Path) -> None:
     (tmp_path / "detaching.py").write_text(MEASUREMENT.replace("VARIABLES = {}", "VARIABLES = OUTLIVES"))
     with _bench(tmp_path) as command:
-        assert command.stdin is not None
-        assert command.stderr is not None
         pidfd = os.pidfd_open(int(command.stderr.readline().split()[2]))
         command.stdin.close()
         command.wait(timeout=20)  # what goes on still has its stderr

@@ -226,12 +226,8 @@ def test_report_and_logs_are_replaced_after_every_check(tmp_path: Path) -> None:
         with tarfile.open(made.folder / "logs.tar") as logs:
             assert logs.getnames() == [f"{item}.log" for item in "AB"[: "AB".index(letter) + 1]]
         assert json.loads((made.folder / "report.json").read_text())["checks"][-1]["check"] == letter
-    assert [f"{line['check']} {line['status']}" for line in emitted] == [
-        "A started",
-        "A passed",
-        "B started",
-        "B passed",
-    ]
+    told = [f"{line['check']} {line['status']}" for line in emitted]
+    assert told == ["A started", "A passed", "B started", "B passed"]
 
 
 def test_past_budget_and_overtime_the_summary_is_printed_and_the_process_ends(tmp_path: Path) -> None:

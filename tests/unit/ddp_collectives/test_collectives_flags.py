@@ -57,6 +57,5 @@ def test_the_launcher_gets_torchruns_flags_then_the_worker_then_the_request() ->
 
     assert cli.main(["--sizes", "4KiB", "--nnodes", "2"], launch) == 7
     [words] = started
-    assert words[:2] == ["--nnodes", "2"]
-    assert words[4:6] == ["--module", cli.WORKER]
+    assert (words[:2], words[4:6]) == (["--nnodes", "2"], ["--module", cli.WORKER])
     assert json.loads(words[6])["sizes"] == [4096]

@@ -22,10 +22,8 @@ def launched(folder: Path, line: str, **environ: str) -> subprocess.CompletedPro
     """Run a line of a shell as each of two ranks."""
     (folder / "show.py").write_text(SHOW)
     words = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node=2", "--no-python"]
-    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
-    return subprocess.run(
-        [*words, "sh", "-c", line], env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
+    return subprocess.run([*words, "sh", "-c", line], env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("program", ["show.py 7", "-m show 7", f"--no-python {sys.executable} show.py 7"])

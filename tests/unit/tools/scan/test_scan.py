@@ -12,8 +12,7 @@ POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "example
 def test_pods_of_custom_resources_become_jobs_that_are_looked_at() -> None:
     [case] = [entry for entry in CASES if entry.name == "privileged"]
     for kind in KINDS:
-        found = list(unwrap_pods([kind.of(case)]))
-        seen = [item for item in found if item["kind"] in {"Pod", "Job", "CronJob"}]
+        seen = [item for item in unwrap_pods([kind.of(case)]) if item["kind"] in {"Pod", "Job", "CronJob"}]
         assert len(seen) == 1, kind.plural
         assert "'privileged': True" in str(seen)
         assert {item["metadata"]["namespace"] for item in seen} == {"training"}

@@ -42,10 +42,7 @@ def agent(tmp_path: Path, body: str, torch: str = EMPTY_TORCH) -> str:
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", AGENT.replace("{body}", body.strip())]
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=environment, cwd=tmp_path
-    )
-    return done.stdout
+    return subprocess.check_output(command, text=True, timeout=60, env=environment, cwd=tmp_path)
 
 
 def test_a_learnt_module_that_starts_a_thread_is_left_out_by_the_next_server(tmp_path: Path) -> None:
@@ -143,9 +140,8 @@ def test_a_fork_tells_if_it_can_use_cuda(tmp_path: Path, has_context: bool, has_
     command = [sys.executable, fork_server_process.__file__, str(os.getpid()), str(child_end.fileno()), "torch"]
     with control:
         with child_end:
-            process = subprocess.Popen(
-                command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, pass_fds=[child_end.fileno()]
-            )
+            environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+            process = subprocess.Popen(command, env=environ, pass_fds=[child_end.fileno()])
         answer = control.recv(8)  # nothing where the server has ended
     process.wait(60)
     assert (answer == fork_server_process.READY) is forks
@@ -186,20 +182,16 @@ def test_the_server_of_a_spare_takes_the_imports_of_its_script_that_do_not_read_
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "count"),
-    [
-        (LENGTH.pack(9), b"", DESCRIPTORS),
-        (LENGTH.pack(9), b"{}", DESCRIPTORS),
-        (LENGTH.pack(2), b"{}", DESCRIPTORS - 1),
-    ],
+    ("length", "body", "count"),
+    [(9, b"", DESCRIPTORS), (9, b"{}", DESCRIPTORS), (2, b"{}", DESCRIPTORS - 1)],
     ids=["no body", "half a body", "too few descriptors"],
 )
-def test_the_descriptors_of_an_incomplete_request_are_closed(head: bytes, body: bytes, count: int) -> None:
+def test_the_descriptors_of_an_incomplete_request_are_closed(length: int, body: bytes, count: int) -> None:
     control, child_end = socket.socketpair()
     source, sink = os.pipe()
     with control:
         with child_end:
-            socket.send_fds(child_end, [head], [sink] * count)
+            socket.send_fds(child_end, [LENGTH.pack(length)], [sink] * count)
             child_end.sendall(body)
         os.close(sink)
         assert list(requests(control, DESCRIPTORS)) == []
