@@ -131,7 +131,6 @@ def test_a_model_is_shown_by_what_it_writes(tmp_path: Path) -> None:
     model = _Alphabet().train()
     assert generate_text(model, b"abc", 5, 8) == "abcdefgh"
     text = model_report(task, model)
-    assert text is not None
     assert text.startswith("The model writes:\ndef !")
     assert text == model_report(task, model)
     assert model.training

@@ -9,47 +9,42 @@ import pytest
 import torch.distributed as dist
 
 from ddp_trainer.common.time_classes import Phase, Section
-from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process import heartbeat_page, worker_protocol
 from ddp_trainer.process.fence import is_valid_fence, precedence
 from ddp_trainer.process.group_names import restart_group_names
 from ddp_trainer.process.process_tree import parent_of
 from ddp_trainer.process.recorder import SECTION_NUMBERS
-from ddp_trainer.process.worker_protocol import (
-    LINE_BYTES,
-    Begin,
-    Ended,
-    LayoutReport,
-    LeaveGroup,
-    Left,
-    Lines,
-    Message,
-    Reusable,
-    encode,
-)
 from ddp_trainer.train.observability.step_timer import StepTimer
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Reusable(able=False),
-        LayoutReport(parallel="replicate=1:2,shard=2"),
-        Left(generation=3, exit_code=170, why="a peer\nwent"),
-        Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
-        Ended(exit_code=3),
-        LeaveGroup(generation=3, graceful=True),
-        Begin(environment={"RANK": "1"}),
+        worker_protocol.Reusable(able=False),
+        worker_protocol.LayoutReport(parallel="replicate=1:2,shard=2"),
+        worker_protocol.Left(generation=3, exit_code=170, why="a peer\nwent"),
+        worker_protocol.Left(generation=3, exit_code=143, why="", stays=False, publishes=True),
+        worker_protocol.Ended(exit_code=3),
+        worker_protocol.LeaveGroup(generation=3, graceful=True),
+        worker_protocol.Begin(environment={"RANK": "1"}),
     ],
 )
-def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
-    lines, data = Lines(), encode(message)
+def test_a_message_arrives_whole_however_it_is_cut(message: worker_protocol.Message) -> None:
+    lines, data = worker_protocol.Lines(), worker_protocol.encode(message)
     assert [decoded for byte in data for decoded in lines.take(bytes([byte]))] == [message]
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"x\n", b"[]\n", b'{"is":"left"}\n', b'{"is":"quit"}\n', b'{"is":[]}\n', b"x" * (LINE_BYTES + 1)),
+        *(
+            b"x\n",
+            b"[]\n",
+            b'{"is":"left"}\n',
+            b'{"is":"quit"}\n',
+            b'{"is":[]}\n',
+            b"x" * (worker_protocol.LINE_BYTES + 1),
+        ),
         b'{"is":"reusable","able":"yes"}\n',
         b'{"is":"left","generation":"1","exit_code":0,"why":""}\n',
         b'{"is":"left","generation":1,"exit_code":0,"why":["x"]}\n',
@@ -58,7 +53,7 @@ def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
 )
 def test_a_line_that_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|line"):
-        Lines().take(data)
+        worker_protocol.Lines().take(data)
 
 
 def test_marks_of_a_training_thread_are_seen_in_the_page(tmp_path: Path) -> None:

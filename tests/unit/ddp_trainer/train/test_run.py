@@ -143,7 +143,6 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
     resumed = run(config, Lines(), journal, env=HERE)
     assert journal.counters[Metric.CHECKPOINT_LOAD_SECONDS] > 0
     account = journal.last_account
-    assert account is not None
     assert (account.lost_steps, journal.steps[0][0]) == (3, 5)
     assert resumed.summary.lost_steps == 3
     # The account is reported ten times per second, so three short steps may have cost no reported time.

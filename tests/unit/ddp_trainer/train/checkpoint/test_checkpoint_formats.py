@@ -254,7 +254,6 @@ def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
     assert found["c"].sum() == 1 << 21
     maps = Path("/proc/self/smaps").read_text()
     resident = re.search(rf"{re.escape(str(tmp_path))}.*?Rss: +(\d+) kB", maps, re.DOTALL)
-    assert resident is not None
     assert 8 << 10 <= int(resident.group(1)) < 12 << 10
 
 

@@ -80,9 +80,7 @@ def test_a_checkpoint_of_the_same_step_replaces_the_one_before(pods: Pods) -> No
     writer = pods.writer()
     write(writer, 3)
     write(writer, 3, epoch=1)
-    found = pods.newest()
-    assert found is not None
-    assert (found.manifest.epoch, pods.folders()) == (1, ["step-00000003"])
+    assert (pods.newest().manifest.epoch, pods.folders()) == (1, ["step-00000003"])
 
 
 def test_a_writer_continues_in_a_later_group_and_keeps_out_those_between(pods: Pods) -> None:

@@ -237,7 +237,6 @@ def test_steps_that_a_rollback_takes_back_are_lost_at_once(tmp_path: Path) -> No
     job = started(tmp_path)
     job.train(0.25, 10.0, saves=0.5)
     job.train(0.25, 5.0)
-    assert job.stored
     job.history.load_state_dict(job.stored[1])
     assert job.history.go_on_from(job.stored[0]) == 1
     assert (job.recorder.lost_steps, job.recorder.lost_seconds) == (1, pytest.approx(5.0))
@@ -278,7 +277,6 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
     later = GoodputTracker(StepTimer(job.clock), job.clock)
     later.load(ProgressFile(tmp_path, "run"), recorder, Group.single_rank(), left + 63.0, env)
     account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
-    assert account is not None
     assert account.started == FIRST
     assert account.until == pytest.approx(left + 60.0)
     assert account.seconds_by_state[JobTime.PRODUCTIVE] == 3.0

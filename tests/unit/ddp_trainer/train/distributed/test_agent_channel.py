@@ -120,7 +120,6 @@ def test_one_without_a_group_leaves_the_next_one_before_it_knows_its_place(agent
 def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
     agent.say(Begin(environment={"RANK": "4", "WORLD_SIZE": "9", Env.GENERATION: "7"}))
     place = agent.control.next_place(lambda: False)
-    assert place is not None
     assert (place.rank, place.world_size, place.generation) == (4, 9, 7)
 
 

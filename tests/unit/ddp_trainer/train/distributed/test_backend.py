@@ -14,13 +14,8 @@ import torch.distributed as dist
 
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed import device_selection
 from ddp_trainer.train.distributed.collective_errors import is_network, reason
-from ddp_trainer.train.distributed.device_selection import (
-    backend_of_group,
-    choose_backend,
-    is_nccl2,
-    require_same_device,
-)
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig, PeerLost
 from tests.support.ports import free_port
@@ -33,7 +28,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
     [(BackendName.AUTO, CPU, "gloo"), (BackendName.AUTO, GPU, "nccl"), (BackendName.GLOO, GPU, "gloo")],
 )
 def test_the_device_decides_unless_somebody_does(requested: BackendName, device: torch.device, chosen: str) -> None:
-    assert choose_backend(requested, device) == chosen
+    assert device_selection.choose_backend(requested, device) == chosen
 
 
 @pytest.mark.parametrize(
@@ -41,22 +36,22 @@ def test_the_device_decides_unless_somebody_does(requested: BackendName, device:
     [("nccl", True, "cpu:gloo,cuda:nccl"), ("nccl", False, "nccl"), ("gloo", True, "gloo"), ("mpi", True, "mpi")],
 )
 def test_a_group_of_nccl_has_gloo_beside_it_for_what_is_offloaded(backend: str, offloads: bool, taken: str) -> None:
-    assert backend_of_group(backend, offloads=offloads) == taken
+    assert device_selection.backend_of_group(backend, offloads=offloads) == taken
 
 
 def test_mpi_is_used_where_torch_has_it_and_else_a_sentence() -> None:
     if dist.is_mpi_available():
-        assert choose_backend(BackendName.MPI, CPU) == "mpi"
+        assert device_selection.choose_backend(BackendName.MPI, CPU) == "mpi"
         return
     with pytest.raises(BadConfig) as caught:
-        choose_backend(BackendName.MPI, CPU)
+        device_selection.choose_backend(BackendName.MPI, CPU)
     assert f"--backend is mpi, and torch {torch.__version__} was built without MPI" in str(caught.value)
     assert caught.value.exit_code == 2
 
 
 def test_nccl_without_a_gpu_is_a_sentence() -> None:
     with pytest.raises(BadConfig, match="this rank computes on cpu"):
-        choose_backend(BackendName.NCCL, CPU)
+        device_selection.choose_backend(BackendName.NCCL, CPU)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +76,14 @@ def test_the_registry_decides_what_nccl_is(monkeypatch: pytest.MonkeyPatch, crea
 
     monkeypatch.setattr(dist.Backend, "_plugins", plugins)
     monkeypatch.setattr(dist.Backend, "_ensure_backend_registered", enter, raising=False)
-    assert is_nccl2("nccl") is answer
+    assert device_selection.is_nccl2("nccl") is answer
 
 
 @pytest.mark.any_torch
 @pytest.mark.skipif(not dist.is_nccl_available(), reason="this build of torch has no NCCL")
 @pytest.mark.skipif(not hasattr(dist, "ProcessGroupNCCL2"), reason="this torch has no nccl2")
 def test_torchs_own_entries_tell_its_nccl_backends_apart() -> None:
-    found = {name: is_nccl2(name) for name in ("nccl2", "nccl-lazy", "nccl-legacy", "gloo")}
+    found = {name: device_selection.is_nccl2(name) for name in ("nccl2", "nccl-lazy", "nccl-legacy", "gloo")}
     assert found == {"nccl2": True, "nccl-lazy": True, "nccl-legacy": False, "gloo": False}
 
 
@@ -101,16 +96,16 @@ def store() -> dist.TCPStore:  # type: ignore[name-defined] # documented, but no
 
 
 def test_both_ranks_are_named_whoever_came_first(store: dist.Store) -> None:  # type: ignore[name-defined] # as above
-    require_same_device(store, "a", 3, SECOND_GPU, "nccl")
+    device_selection.require_same_device(store, "a", 3, SECOND_GPU, "nccl")
     with pytest.raises(BadConfig) as caught:
-        require_same_device(store, "a", 0, CPU, "gloo")
+        device_selection.require_same_device(store, "a", 0, CPU, "gloo")
     assert caught.value.message == (
         "Rank 0 computes on cpu with gloo, and rank 3 on cuda with nccl: ranks of one group need one kind of device "
         "and one backend."
     )
     assert caught.value.exit_code == 2
     with pytest.raises(BadConfig, match="Rank 1 computes on cuda with gloo, and rank 3 on cuda with nccl"):
-        require_same_device(store, "a", 1, SECOND_GPU, "gloo")
+        device_selection.require_same_device(store, "a", 1, SECOND_GPU, "gloo")
 
 
 def test_a_rank_does_not_join_a_group_of_another_device(store: dist.TCPStore) -> None:  # type: ignore[name-defined] # as above

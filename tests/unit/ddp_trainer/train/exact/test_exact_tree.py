@@ -131,7 +131,6 @@ def test_a_skipped_step_leaves_running_statistics_where_they_were(kind: type[Sha
     model(torch.tensor([[float("nan"), 1.0], [2.0, 3.0]]))
     buffers.slice_done()
     buffers.discard()
-    assert model.running_mean is not None
     assert model.running_mean.tolist() == [0.0, 0.0]
     model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
     buffers.slice_done()
@@ -148,7 +147,6 @@ def test_rank_0s_buffers_pass_from_slice_to_slice() -> None:
         buffers.slice_done()
     buffers.gather()
     buffers.commit()
-    assert model.running_mean is not None
     assert model.running_mean.item() == pytest.approx(0.9 * 1.0 + 2.0)
     assert model.num_batches_tracked == 2
 

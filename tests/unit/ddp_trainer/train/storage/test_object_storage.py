@@ -9,15 +9,7 @@ import pytest
 
 from ddp_trainer.train.storage import object_storage
 from ddp_trainer.train.storage.object_storage import ObjectStorage, as_storage_error
-from ddp_trainer.train.utils.errors import (
-    ConditionUnsupported,
-    ObjectExists,
-    ObjectMissing,
-    StorageError,
-    StorageFull,
-    StorageRefused,
-    StorageUnavailable,
-)
+from ddp_trainer.train.utils import errors
 from ddp_trainer.train.utils.locations import StorageUrl
 
 
@@ -63,14 +55,14 @@ def test_each_pause_is_drawn_between_zero_and_a_bound_that_doubles_up_to_a_limit
 
 def test_a_request_is_given_up_once_its_time_has_passed(store: Simulated) -> None:
     store.storage.repeat_seconds = 1.0
-    with pytest.raises(StorageUnavailable, match="503"):
-        store.request(99, StorageUnavailable("503."))
+    with pytest.raises(errors.StorageUnavailable, match="503"):
+        store.request(99, errors.StorageUnavailable("503."))
     assert (store.now, store.calls) == (pytest.approx(0.6), 3)
 
 
 def test_what_cannot_pass_is_not_repeated(store: Simulated) -> None:
-    with pytest.raises(ObjectMissing):
-        store.request(1, ObjectMissing("no such object."))
+    with pytest.raises(errors.ObjectMissing):
+        store.request(1, errors.ObjectMissing("no such object."))
     assert store.calls == 1
 
 
@@ -91,19 +83,19 @@ class ClientError(Exception):
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
-        ("SlowDown", 503, StorageUnavailable),
-        ("ConditionalRequestConflict", 409, StorageUnavailable),
-        ("XAmzContentSHA256Mismatch", 400, StorageUnavailable),
-        ("PreconditionFailed", 412, ObjectExists),
-        ("NotImplemented", 501, ConditionUnsupported),
-        ("NoSuchKey", 404, ObjectMissing),
-        ("NoSuchBucket", 404, StorageRefused),
-        ("AccessDenied", 403, StorageRefused),
-        ("RequestTimeTooSkewed", 403, StorageRefused),
-        ("PermanentRedirect", 301, StorageRefused),
-        ("QuotaExceeded", 403, StorageFull),
-        ("InsufficientStorage", 507, StorageFull),
-        ("MalformedXML", 400, StorageError),
+        ("SlowDown", 503, errors.StorageUnavailable),
+        ("ConditionalRequestConflict", 409, errors.StorageUnavailable),
+        ("XAmzContentSHA256Mismatch", 400, errors.StorageUnavailable),
+        ("PreconditionFailed", 412, errors.ObjectExists),
+        ("NotImplemented", 501, errors.ConditionUnsupported),
+        ("NoSuchKey", 404, errors.ObjectMissing),
+        ("NoSuchBucket", 404, errors.StorageRefused),
+        ("AccessDenied", 403, errors.StorageRefused),
+        ("RequestTimeTooSkewed", 403, errors.StorageRefused),
+        ("PermanentRedirect", 301, errors.StorageRefused),
+        ("QuotaExceeded", 403, errors.StorageFull),
+        ("InsufficientStorage", 507, errors.StorageFull),
+        ("MalformedXML", 400, errors.StorageError),
     ],
 )
 def test_an_answer_of_the_store_is_repeated_only_if_it_may_pass(code: str, status: int, kind: type[Exception]) -> None:
@@ -115,18 +107,18 @@ def test_an_answer_of_the_store_is_repeated_only_if_it_may_pass(code: str, statu
 def test_a_translated_error_is_judged_by_its_cause() -> None:
     error = OSError(errno.EBUSY, "reduce your request rate")
     error.__cause__ = ClientError("SlowDown", 503)
-    assert type(as_storage_error(error, URL, "read")) is StorageUnavailable
+    assert type(as_storage_error(error, URL, "read")) is errors.StorageUnavailable
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (FileExistsError(), ObjectExists),
-        (FileNotFoundError(), ObjectMissing),
-        (OSError(errno.ENOSPC, "full"), StorageFull),
-        (ConnectionResetError(), StorageUnavailable),
-        (type("NoCredentialsError", (Exception,), {})(), StorageRefused),
-        (ValueError("of the client"), StorageError),
+        (FileExistsError(), errors.ObjectExists),
+        (FileNotFoundError(), errors.ObjectMissing),
+        (OSError(errno.ENOSPC, "full"), errors.StorageFull),
+        (ConnectionResetError(), errors.StorageUnavailable),
+        (type("NoCredentialsError", (Exception,), {})(), errors.StorageRefused),
+        (ValueError("of the client"), errors.StorageError),
     ],
 )
 def test_an_error_without_an_answer_is_judged_by_its_type(error: Exception, kind: type[Exception]) -> None:

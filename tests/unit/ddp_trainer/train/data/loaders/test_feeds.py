@@ -317,7 +317,6 @@ def test_rows_of_several_steps_are_read_at_once_and_are_those_of_each_step(batch
     feed = a_feed(rows, batch_slices=batch_slices)
     for request in requests(PLAN, batch_slices, range(6)):
         batch = feed.fetch(request).batch
-        assert batch is not None
         assert batch["number"].tolist() == request.ids.tolist()
         assert batch["more"][0].tolist() == [number**2 for number in request.ids.tolist()]
         assert batch["more"][1][0].shape == (len(request.ids), 8)

@@ -19,14 +19,8 @@ from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
-from ddp_trainer.train.parallel.pp.pipeline_split import (
-    KINDS,
-    Stages,
-    check_micro_batches,
-    check_pipeline_model,
-    check_shared_weights,
-    stages_of,
-)
+from ddp_trainer.train.parallel.pp import pipeline_split
+from ddp_trainer.train.parallel.pp.pipeline_split import KINDS, Stages, check_micro_batches, stages_of
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, TensorSpec
 from ddp_trainer.train.parallel.tensor_parallel import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
@@ -249,19 +243,19 @@ def split_stages(*modules: nn.Module) -> Stages:
 
 def test_stages_that_copy_a_layer_are_refused() -> None:
     model = Lower(nn.Linear(2, 2))
-    check_shared_weights(model, split_stages(Lower(model.lower), nn.Identity()), Lines())
+    pipeline_split.check_shared_weights(model, split_stages(Lower(model.lower), nn.Identity()), Lines())
     with pytest.raises(BadTask, match=r"Stage 0 of the task 'lines' has the weight 'lower.weight' in another module"):
-        check_shared_weights(model, split_stages(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
+        pipeline_split.check_shared_weights(model, split_stages(Lower(nn.Linear(2, 2)), nn.Identity()), Lines())
 
 
 def test_a_weight_of_two_names_or_a_buffer_cannot_be_cut_into_stages() -> None:
     tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3, bias=False))
-    check_pipeline_model(tied, 2)
+    pipeline_split.check_pipeline_model(tied, 2)
     tied[1].weight = tied[0].weight
     with pytest.raises(BadConfig, match=r"pp=2, .* a Sequential, has one weight under two names, '0.weight' and '1.w"):
-        check_pipeline_model(tied, 2)
+        pipeline_split.check_pipeline_model(tied, 2)
     with pytest.raises(BadConfig, match=r"a BatchNorm1d, has buffers, which stages"):
-        check_pipeline_model(nn.BatchNorm1d(2), 2)
+        pipeline_split.check_pipeline_model(nn.BatchNorm1d(2), 2)
 
 
 def test_stages_are_asked_once_what_they_give_to_inputs_of_one_form() -> None:
