@@ -88,10 +88,9 @@ def probed(library: str, tmp_path: Path, faults: str, *devices: str, seconds: fl
 
 
 def probe(library: str, environ: dict[str, str], seconds: float) -> str:
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command(library), env=environ, timeout=seconds, stdout=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run(command(library), env=environ, timeout=seconds, stdout=pipe, text=True, check=False)
     except subprocess.TimeoutExpired:
         return probe_error(None, "")
     return probe_error(done.returncode, done.stdout)

@@ -46,9 +46,7 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_group_and_joins_the_next(
-    aborts: list[str],
-) -> None:
+def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_group_and_joins_the_next(aborts: list[str]) -> None:
     launcher, ports = Launcher(), (free_port(), free_port())
     command = [sys.executable, "-m", mixed_group.__name__, *map(str, ports)]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

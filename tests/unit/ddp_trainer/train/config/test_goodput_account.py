@@ -81,6 +81,7 @@ class Job:
     def pod(self) -> None:
         self.launched = self.now
         self.passes(JobTime.STARTUP, LAUNCH)
+        self.group(is_new=True)
 
     def group(self, *, is_new: bool) -> None:
         """Form a group; a new process resumes from the checkpoint, a surviving one from memory."""
@@ -132,14 +133,12 @@ class Job:
     def lose_pod(self, seconds: float) -> None:
         self.passes(JobTime.SCHEDULING, seconds)
         self.pod()
-        self.group(is_new=True)
 
     def suspend(self, seconds: float) -> None:
         self.train(0.25, 0.25, saves=0.5)
         self.history.save_account()
         self.passes(JobTime.SUSPENDED, seconds)
         self.pod()
-        self.group(is_new=True)
 
     def resize(self, seconds: float) -> None:
         """Re-form the group with other peers; this process keeps its state."""
@@ -160,7 +159,6 @@ class Job:
 def started(directory: Path) -> Job:
     job = Job(directory)
     job.pod()
-    job.group(is_new=True)
     return job
 
 

@@ -83,10 +83,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario(plan, [*lives, Life(draw(worlds), plan.total_steps, 1)])
 
 
-TWICE_IN_ONE_EPOCH = Scenario(
-    BatchPlan(samples=150, global_batch=32, batch_slices=8, seed=0, epochs=1),
-    [Life(3, 3, 2), Life(8, 2, 2), Life(5, 5, 1)],
-)
+PLAN = BatchPlan(samples=150, global_batch=32, batch_slices=8, seed=0, epochs=1)
+TWICE_IN_ONE_EPOCH = Scenario(PLAN, [Life(3, 3, 2), Life(8, 2, 2), Life(5, 5, 1)])
 
 
 @given(scenarios())

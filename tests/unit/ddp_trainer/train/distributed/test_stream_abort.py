@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,11 +152,7 @@ def begin_next_step(group: Group, _: StreamModel) -> None:
     ],
 )
 def test_a_step_is_ahead_only_if_it_was_reduced_before_the_abort(
-    pair: list[StreamModel],
-    monkeypatch: pytest.MonkeyPatch,
-    then: Callable[[Group, StreamModel], None],
-    *,
-    is_ahead: bool,
+    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch, then: Callable[[Group, StreamModel], None], is_ahead: bool
 ) -> None:
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)
@@ -184,15 +181,7 @@ class SilentDriver(ModelStreams):
     """A driver whose events never return from a query, as with a blocked stream."""
 
     def mark(self) -> Any:
-        class Silent:
-            def record(self) -> None:
-                pass
-
-            def query(self) -> bool:
-                threading.Event().wait()
-                return True
-
-        return Silent()
+        return SimpleNamespace(record=lambda: None, query=threading.Event().wait)
 
 
 def test_a_driver_that_does_not_answer_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,16 +218,11 @@ def test_the_watchdog_stays_on_and_the_reason_is_returned(given: dict[str, str],
 
 
 def test_a_process_that_survives_overrides_what_would_hold_up_or_end_it() -> None:
-    environ = {"DDP_ON_HANG": "act", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_ENABLE_MONITORING": "1"}
+    environ = ACT | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_ENABLE_MONITORING": "1"}
     assert Streams().disable_watchdog(environ) == ""
-    assert environ == {
-        "DDP_ON_HANG": "act",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-        "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-        "TORCH_NCCL_ENABLE_MONITORING": "0",
-    }
+    off = "ASYNC_ERROR_HANDLING", "RETHROW_CUDA_ERRORS", "DUMP_ON_TIMEOUT", "ENABLE_MONITORING"
+    expected = dict.fromkeys((f"TORCH_NCCL_{name}" for name in off), "0")
+    assert environ == ACT | expected | {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1"}
 
 
 def test_a_process_that_cannot_survive_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -78,9 +78,7 @@ def test_a_layout_that_always_leaves_ranks_over_is_refused(env: Environment) -> 
         pytest.param("shard=2", Environment(world_size=2, local_world_size=2), id="it fits"),
         pytest.param("shard=2", Environment(world_size=1, local_world_size=1), id="too few, refused elsewhere"),
         pytest.param("replicate=1:2,shard=2", Environment(world_size=3, local_world_size=3), id="a range"),
-        pytest.param(
-            "shard=2", Environment(world_size=4, local_world_size=2, min_ranks=2, max_ranks=4), id="nodes may go"
-        ),
+        pytest.param("shard=2", Environment(world_size=4, local_world_size=2, min_ranks=2, max_ranks=4), id="elastic"),
         pytest.param("shard=2", Environment(world_size=4, local_world_size=2), id="nobody knows of nodes"),
         pytest.param("shard=3", Environment(world_size=5, local_world_size=2), id="nodes are not alike"),
     ],

@@ -18,8 +18,7 @@ class Simulated:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.bounds, self.calls = 0.0, list[float](), 0
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
-        monkeypatch.setattr(object_storage, "time", clock)
+        monkeypatch.setattr(object_storage, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
         monkeypatch.setattr(object_storage, "random", SimpleNamespace(uniform=self._draw))
         self.storage = ObjectStorage(StorageUrl("s3://bucket/run"), lambda: None)
 
@@ -74,10 +73,8 @@ class ClientError(Exception):
 
     def __init__(self, code: str, status: int, **headers: str) -> None:
         super().__init__(code)
-        self.response = {
-            "Error": {"Code": code, "Message": "as the store wrote it"},
-            "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers},
-        }
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+        self.response = {"Error": {"Code": code, "Message": "as the store wrote it"}, "ResponseMetadata": metadata}
 
 
 @pytest.mark.parametrize(

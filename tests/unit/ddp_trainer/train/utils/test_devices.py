@@ -62,8 +62,10 @@ def here(local_rank: int, local_world: int, **variables: str) -> Environment:
     return Environment(rank=local_rank, host="node-b", visible_devices={"PATH": "", **variables}, **place)
 
 
-def refused(driver: FakeDriver, env: Environment, files: Path, requested: DeviceName = DeviceName.AUTO) -> TrainError:
-    with pytest.raises(TrainError) as caught:
+def refused(
+    kind: type[TrainError], driver: Driver, env: Environment, files: Path, requested: DeviceName = DeviceName.AUTO
+) -> TrainError:
+    with pytest.raises(kind) as caught:
         choose_device(requested, env, driver, files)
     assert not driver.taken
     return caught.value
@@ -89,12 +91,11 @@ def test_a_worker_that_sees_its_own_gpu_alone_takes_it(tmp_path: Path) -> None:
 def test_the_cpu_is_the_fallback(tmp_path: Path, driver: FakeDriver, files: int, variables: dict[str, str]) -> None:
     env = here(1, 2, **variables)
     assert choose_device(DeviceName.AUTO, env, driver, devices(tmp_path, files)).type == "cpu"
-    assert isinstance(refused(driver, env, tmp_path, DeviceName.CUDA), BadConfig)
+    refused(BadConfig, driver, env, tmp_path, DeviceName.CUDA)
 
 
 def test_a_gpu_off_the_bus_is_a_fault_that_names_the_node(tmp_path: Path) -> None:
-    err = refused(FakeDriver(gpus=7), here(7, 8), devices(tmp_path, 8))
-    assert isinstance(err, GpuFailed)
+    err = refused(GpuFailed, FakeDriver(gpus=7), here(7, 8), devices(tmp_path, 8))
     assert err.exit_code == Exit.GPU_FAULT
     assert str(err) == (
         "Rank 7 on node-b finds 7 of 8 GPUs: CUDA reports 7, and no reason. Fix: start at most one worker per GPU; "
@@ -111,8 +112,7 @@ def test_a_gpu_off_the_bus_is_a_fault_that_names_the_node(tmp_path: Path) -> Non
     ],
 )
 def test_cudas_own_words_and_the_fix_are_in_the_error(tmp_path: Path, words: str, fix: str) -> None:
-    err = refused(FakeDriver(words=words), here(0, 8), devices(tmp_path, 8))
-    assert isinstance(err, GpuFailed)
+    err = refused(GpuFailed, FakeDriver(words=words), here(0, 8), devices(tmp_path, 8))
     assert "node-b finds 0 of 8 GPUs" in err.message
     assert err.message.endswith(f": {words.partition('. ')[0]}.")
     assert ("is built for CUDA 13.0" in err.message) is (words == OLD)
@@ -121,25 +121,24 @@ def test_cudas_own_words_and_the_fix_are_in_the_error(tmp_path: Path, words: str
 
 def test_a_gpu_that_cannot_be_taken_is_a_fault(tmp_path: Path) -> None:
     driver = FakeDriver(gpus=8, broken="CUDA error: uncorrectable ECC error encountered")
-    err = refused(driver, here(3, 8), devices(tmp_path, 8))
-    assert isinstance(err, GpuFailed)
+    err = refused(GpuFailed, driver, here(3, 8), devices(tmp_path, 8))
     assert err.message.startswith("Rank 3 on node-b cannot use GPU 3: CUDA error: uncorrectable ECC error encountered")
 
 
 @pytest.mark.parametrize("requested", [DeviceName.AUTO, DeviceName.CUDA])
 def test_more_ranks_than_gpus_are_refused(tmp_path: Path, requested: DeviceName) -> None:
-    err = refused(FakeDriver(gpus=4), here(6, 8), devices(tmp_path, 4), requested)
-    assert isinstance(err, BadConfig)
+    err = refused(BadConfig, FakeDriver(gpus=4), here(6, 8), devices(tmp_path, 4), requested)
     assert err.exit_code == Exit.USAGE
     assert err.message == "Rank 6 has no GPU: node-b has 4 GPUs for 8 ranks."
     assert "--nproc-per-node gpu" in err.hint
-    hidden = refused(FakeDriver(gpus=1), here(1, 2, CUDA_VISIBLE_DEVICES="3"), devices(tmp_path, 4), requested)
+    env = here(1, 2, CUDA_VISIBLE_DEVICES="3")
+    hidden = refused(BadConfig, FakeDriver(gpus=1), env, devices(tmp_path, 4), requested)
     assert hidden.message == "Rank 1 has no GPU: node-b has 1 GPU (CUDA_VISIBLE_DEVICES='3') for 2 ranks."
 
 
 def test_slices_of_a_gpu_need_a_worker_each(tmp_path: Path) -> None:
-    err = refused(FakeDriver(gpus=1), here(1, 2, CUDA_VISIBLE_DEVICES="MIG-a,MIG-b"), devices(tmp_path, 1))
-    assert isinstance(err, BadConfig)
+    env = here(1, 2, CUDA_VISIBLE_DEVICES="MIG-a,MIG-b")
+    err = refused(BadConfig, FakeDriver(gpus=1), env, devices(tmp_path, 1))
     assert err.message == "The 2 ranks on node-b share 2 MIG slices, of which CUDA shows a process one."
     assert "--virtual-local-rank" in err.hint
 
