@@ -28,9 +28,6 @@ def a_check(letter: str, phase: int = 0, limit: float = 20.0, **more: Any) -> Ch
     return Check(letter=letter, module="none", title="a check", phase=phase, limit_seconds=limit, **given)
 
 
-ALONE = a_check("X")
-
-
 def script(body: str) -> list[str]:
     """A program in the place of a check; ``save`` writes its file, which is its argument."""
     return [
@@ -43,7 +40,7 @@ def script(body: str) -> list[str]:
 
 def ran(tmp_path: Path, body: str, seconds: float = 20.0) -> dict[str, Any]:
     file = tmp_path / "X.json"
-    return run_check(ALONE, [*script(body), str(file)], seconds, file)
+    return run_check(a_check("X"), [*script(body), str(file)], seconds, file)
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,14 @@ TEST: Final = "tests/cluster/test_cluster_preflight.py"
 VARIABLE: Final = "DDP_TEST_REQUIRE_CLUSTER"
 
 
-def run_without_cluster(**environ: str) -> tuple[int, str]:
-    """Run tests on a cluster where there is none, and return exit code and output."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("DDP_TEST_")}
-    env = {**clean, "KUBECONFIG": "/nonexistent", **environ}
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--maxfail", "1", TEST]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout
-
-
 @pytest.mark.parametrize(("environ", "code", "outcome"), [({}, 0, "skipped"), ({VARIABLE: "1"}, 1, "1 error")])
 def test_without_a_cluster_its_tests_are_skipped_and_fail_if_one_is_required(
     environ: dict[str, str], code: int, outcome: str
 ) -> None:
-    returned, output = run_without_cluster(**environ)
-    assert returned == code, output
-    assert outcome in output
-    assert ("is set, and this test was skipped: These tests need a cluster" in output) == bool(environ)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DDP_TEST_")}
+    env = {**clean, "KUBECONFIG": "/nonexistent", **environ}
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--maxfail", "1", TEST]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout
+    assert outcome in done.stdout
+    assert ("is set, and this test was skipped: These tests need a cluster" in done.stdout) == bool(environ)

@@ -11,20 +11,8 @@ import pytest
 from ddp_trainer.common.constants import Exit, GroupState, OutsideReason
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.failures import EARLY_EXIT
-from ddp_trainer.launch.protocol import messages
-from ddp_trainer.launch.protocol.actions import (
-    CancelTimer,
-    Enter,
-    Finish,
-    PrepareWorkers,
-    RegroupWorkers,
-    Rejoin,
-    Send,
-    SetTimer,
-    SignalWorkers,
-    StartForkServer,
-    Timer,
-)
+from ddp_trainer.launch.protocol import actions, messages
+from ddp_trainer.launch.protocol.actions import CancelTimer, Finish, PrepareWorkers, Rejoin, Send, SetTimer, Timer
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import Failed, Failure, Hello, Join, Prepare, Start, Stop, WorkerState
 from tests.support.launch_simulation import a_failure, a_policy, place_of
@@ -32,8 +20,8 @@ from tests.support.launch_simulation import a_failure, a_policy, place_of
 NODE = Node(token="me", name="w-0", index=0, local_world_size=2)
 GENERATION = place_of(Generation(number=4, fence=4, nodes=(NODE,), master_address="h", master_port=1), "me")
 LIMITS = Limits(join=60, shutdown=30, failure=3)
-SIGTERM = SignalWorkers(signal.SIGTERM)
-SIGKILL = SignalWorkers(signal.SIGKILL)
+SIGTERM = actions.SignalWorkers(signal.SIGTERM)
+SIGKILL = actions.SignalWorkers(signal.SIGKILL)
 
 
 def an_agent(min_nodes: int = 2) -> AgentStateMachine:
@@ -84,7 +72,11 @@ def done() -> AgentStateMachine:
 
 
 def test_joining_sends_the_port_and_has_a_timeout() -> None:
-    assert an_agent().join(5000) == [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, 60), Send(Join(port=5000))]
+    assert an_agent().join(5000) == [
+        actions.Enter(GroupState.RENDEZVOUS),
+        SetTimer(Timer.JOIN, 60),
+        Send(Join(port=5000)),
+    ]
 
 
 @pytest.mark.parametrize("state", [running, stopping, done])
@@ -96,10 +88,10 @@ def test_a_failure_is_reported_immediately_and_the_others_get_little_time() -> N
     core = running()
     core.worker_stop.longest_step = lambda _: 40.0  # not for workers that do not stay
     failure = a_failure(4)
-    actions = core.on_worker_exit(1, failure)
-    assert actions[0] == Send(Failed(failure=failure))
-    assert SIGTERM in actions
-    assert SetTimer(Timer.KILL, 3) in actions
+    found = core.on_worker_exit(1, failure)
+    assert found[0] == Send(Failed(failure=failure))
+    assert SIGTERM in found
+    assert SetTimer(Timer.KILL, 3) in found
     assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
@@ -123,7 +115,7 @@ def test_a_graceful_stop_does_not_wait_for_a_worker_that_is_stuck() -> None:
     core = stopping()
     core.worker_stop.stuck = lambda local_ranks: local_ranks & {1}
     killed, again = core.on_timer(Timer.KILL)
-    assert killed == SignalWorkers(signal.SIGKILL, frozenset({1}))
+    assert killed == actions.SignalWorkers(signal.SIGKILL, frozenset({1}))
     assert again == SetTimer(Timer.KILL, LIMITS.failure)
 
 
@@ -156,10 +148,10 @@ def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
 
 
 def test_reusable_workers_leave_the_group_and_do_not_end() -> None:
-    actions = able(running(), 0).on_message(Stop(graceful=True))
-    assert RegroupWorkers(frozenset({0}), graceful=True) in actions
-    assert SignalWorkers(signal.SIGTERM, frozenset({1})) in actions
-    assert SIGTERM not in actions
+    found = able(running(), 0).on_message(Stop(graceful=True))
+    assert actions.RegroupWorkers(frozenset({0}), graceful=True) in found
+    assert actions.SignalWorkers(signal.SIGTERM, frozenset({1})) in found
+    assert SIGTERM not in found
 
 
 def test_a_group_has_stopped_when_every_worker_has_left_it_or_is_gone() -> None:
@@ -172,9 +164,9 @@ def test_a_group_has_stopped_when_every_worker_has_left_it_or_is_gone() -> None:
 def test_a_worker_that_notices_the_loss_itself_counts_as_failed_and_stays() -> None:
     core = able(running(), 0, 1)
     lost = a_failure(4, exit_code=170, reason="collective_error")
-    actions = core.left(0, lost)
-    assert actions[0] == Send(Failed(failure=lost))
-    assert RegroupWorkers(frozenset({1}), graceful=False) in actions
+    found = core.left(0, lost)
+    assert found[0] == Send(Failed(failure=lost))
+    assert actions.RegroupWorkers(frozenset({1}), graceful=False) in found
     core.left(1, lost)
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=True))
 
@@ -183,7 +175,7 @@ def test_only_workers_that_did_not_leave_in_time_are_killed() -> None:
     core = able(running(), 0, 1)
     core.on_message(Stop(graceful=False))
     core.left(0, None)
-    assert core.on_timer(Timer.KILL) == [SignalWorkers(signal.SIGKILL, frozenset({1}))]
+    assert core.on_timer(Timer.KILL) == [actions.SignalWorkers(signal.SIGKILL, frozenset({1}))]
 
 
 def test_workers_that_stayed_are_ended_when_the_agent_gets_a_signal() -> None:
@@ -192,9 +184,9 @@ def test_workers_that_stayed_are_ended_when_the_agent_gets_a_signal() -> None:
     core.left(0, None)
     core.left(1, None)
     core.join(5001)
-    actions = core.on_signal(signal.SIGTERM)
-    assert actions[0] == Send(messages.Leave())
-    assert SIGTERM in actions
+    found = core.on_signal(signal.SIGTERM)
+    assert found[0] == Send(messages.Leave())
+    assert SIGTERM in found
     core.on_worker_exit(0, a_failure(4, exit_code=143))
     assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(143)
 
@@ -220,7 +212,7 @@ def test_ranks_that_publish_their_state_have_their_time_and_the_node_leaves_afte
 def test_a_worker_that_is_no_longer_reusable_is_stopped() -> None:
     core = able(running(), 0)
     core.on_message(Stop(graceful=True))
-    assert core.set_reusable(0, able=False) == [SignalWorkers(signal.SIGTERM, frozenset({0}))]
+    assert core.set_reusable(0, able=False) == [actions.SignalWorkers(signal.SIGTERM, frozenset({0}))]
 
 
 def test_a_node_joins_when_its_workers_are_ready_or_could_not_get_so() -> None:
@@ -247,9 +239,9 @@ def of_two_nodes(min_nodes: int) -> AgentStateMachine:
 
 def test_a_node_that_can_be_spared_steps_aside_until_its_dead_workers_are_replaced() -> None:
     core = of_two_nodes(1)
-    actions = core.left(1, None)
-    assert actions[:2] == [CancelTimer(Timer.KILL), Send(messages.StandBy(generation=4))]
-    assert PrepareWorkers() in actions
+    found = core.left(1, None)
+    assert found[:2] == [CancelTimer(Timer.KILL), Send(messages.StandBy(generation=4))]
+    assert PrepareWorkers() in found
     hello, *rest = core.initial_messages("10.0.0.7")
     assert isinstance(hello, Hello)
     assert rest == [Failed(failure=a_failure(4)), messages.StandBy(generation=4)]
@@ -302,10 +294,10 @@ def test_a_new_link_gets_a_failure_that_the_old_one_may_have_lost() -> None:
 def test_a_spare_waits_for_the_store_and_imports_and_is_no_spare_where_nodes_are_missing() -> None:
     core = joining()
     core.initial_messages("")
-    waits = [CancelTimer(Timer.JOIN), Enter(GroupState.SPARE), StartForkServer()]
+    waits = [CancelTimer(Timer.JOIN), actions.Enter(GroupState.SPARE), actions.StartForkServer()]
     assert core.on_message(messages.Waiting(nodes=2, spare=True)) == waits
     assert core.link_down() == [SetTimer(Timer.JOIN, 60)]
-    assert core.on_message(messages.Waiting(nodes=1, spare=False)) == [Enter(GroupState.RENDEZVOUS)]
+    assert core.on_message(messages.Waiting(nodes=1, spare=False)) == [actions.Enter(GroupState.RENDEZVOUS)]
 
 
 def test_a_spare_whose_workers_are_starting_does_not_import_beside_them() -> None:

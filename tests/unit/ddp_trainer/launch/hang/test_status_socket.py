@@ -66,12 +66,6 @@ async def a_page(
         await page.close()
 
 
-def hang_command(folder: Path) -> subprocess.CompletedProcess[str]:
-    environ = os.environ | {"DDP_METRICS_DIR": str(folder)}
-    command = [sys.executable, "-m", "ddp_trainer", "hang"]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-
-
 async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
     findings = FindingHistory()
     for number in range(MOST_FINDINGS + 2):
@@ -90,7 +84,8 @@ async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_p
 
 
 def test_without_a_launcher_the_command_prints_one_sentence(tmp_path: Path) -> None:
-    done = hang_command(tmp_path)
+    command, environ = [sys.executable, "-m", "ddp_trainer", "hang"], os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert str(tmp_path) in done.stderr
 

@@ -146,13 +146,10 @@ async def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception
         assert listener.troubles.empty()
 
 
-NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-
 @pytest.mark.parametrize(
     ("found", "why", "reason"),
     [
-        (NO_NAME, "does not resolve (Name", "name_resolution"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "does not resolve (Name", "name_resolution"),
         (None, "no name server answers within", "name_resolution"),
         (UNREACHABLE, "connection refused", "connection"),
     ],

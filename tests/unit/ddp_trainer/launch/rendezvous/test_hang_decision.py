@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -139,15 +138,10 @@ def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
 NODES = ("a", "b")
 
 
-def look(rank: int, **changes: object) -> RankStatus:
-    seen = RankStatus(
-        rank=rank, local_rank=0, node=f"w-{rank}", state=RankState.ALIVE, seconds=6.0, limit=10.0, sequence=8 - rank
-    )
-    return replace(seen, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
-
-
 def report(judge: HangAnalyzer, rank: int, now: float, **changes: object) -> Show | HangingRanks | None:
-    return judge.update(NODES[rank], RankStates(generation=3, ranks=(look(rank, **changes),)), NODES, now)
+    base = {"local_rank": 0, "node": f"w-{rank}", "state": RankState.ALIVE, "seconds": 6.0, "limit": 10.0}
+    status = RankStatus(rank=rank, **{**base, "sequence": 8 - rank, **changes})
+    return judge.update(NODES[rank], RankStates(generation=3, ranks=(status,)), NODES, now)
 
 
 def test_an_alarm_makes_the_store_request_the_ranks_of_all_nodes_once() -> None:

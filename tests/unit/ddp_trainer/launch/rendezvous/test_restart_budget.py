@@ -102,16 +102,11 @@ def with_crash(agent: SimulatedAgent) -> SimulatedAgent:
     return agent
 
 
-def crashed(run: SimulatedRun, agent: SimulatedAgent) -> SimulatedAgent:
-    """Crash the launcher of an agent; return the agent of its successor, which has not joined yet."""
-    agent.mark_disconnected()
-    run.wait(1)
-    return with_crash(run.agent(agent.index))
-
-
 def test_a_crash_counts_once_although_its_launcher_reports_it_over_two_connections() -> None:
     run, (first, second) = SimulatedRun.of(a_policy(2, 2, max_restarts=3), 0, 1)
-    successor = crashed(run, second).connect()
+    second.mark_disconnected()
+    run.wait(1)
+    successor = with_crash(run.agent(1)).connect()
     successor.mark_disconnected()
     run.wait(5)
     run.reconnect(successor).join()

@@ -22,7 +22,6 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.families.family import Kind, Scope, Source
 from ddp_trainer.metrics.families.pod_families import FAMILIES
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
@@ -41,13 +40,6 @@ def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecord
     return recorder
 
 
-def report_gpu(recorder: RankRecorder) -> None:
-    """Report the memory and the speed of a GPU."""
-    assert isinstance(recorder, BoardRankRecorder)
-    recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
-    recorder._board.put({Metric.PEAK_FLOPS: 1e15})
-
-
 def pod(directory: Path, *ranks: int) -> None:
     """Write the boards of a pod in which everything has been reported once."""
     agent = attach.agent_recorder(directory, {})
@@ -64,7 +56,8 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.job(precision="bf16", parallelism="shard=2,pp=4")
         recorder.put(Metric.RECOMPUTED, 0.25)
         recorder.record_wait(dict.fromkeys(Wait, 0.5))
-        report_gpu(recorder)
+        recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
+        recorder._board.put({Metric.PEAK_FLOPS: 1e15})
         recorder.record_evaluation(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.put(Metric.CHECKPOINT_INTERVAL, 30.0)

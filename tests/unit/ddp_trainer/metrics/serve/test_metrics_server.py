@@ -16,15 +16,9 @@ from prometheus_client.registry import Collector
 
 from ddp_trainer.common.listener import listen
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter
+from ddp_trainer.metrics.serve import server
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.server import (
-    MOST_SECONDS,
-    HttpRequest,
-    Response,
-    ScrapeTracker,
-    Server,
-    max_wait_seconds,
-)
+from ddp_trainer.metrics.serve.server import HttpRequest, Response, ScrapeTracker, Server
 from tests.support.clocks import Clock
 
 NOWHERE = Path("/nonexistent")
@@ -36,10 +30,6 @@ def hello(request: HttpRequest) -> Response:
     return Response(f"hello {request.path} {request.accept}".encode())
 
 
-def huge(_: HttpRequest) -> Response:
-    return Response(b"x" * (32 << 20))
-
-
 @asynccontextmanager
 async def serving(
     respond: Callable[[HttpRequest], Response] = hello, deadline_seconds: float = 60.0
@@ -47,10 +37,10 @@ async def serving(
     """Run a server; yields a function that connects to it."""
     listener = listen("127.0.0.1", 0)
     address = listener.getsockname()
-    server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
+    running = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
     async with asyncio.timeout(60):
         yield lambda: asyncio.open_connection(*address)
-        await server.close()
+        await running.close()
 
 
 async def ask(connection: Connection, request: bytes) -> bytes:
@@ -108,7 +98,7 @@ async def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
-    async with serving(respond=huge, deadline_seconds=0.2) as connect:
+    async with serving(respond=lambda _: Response(b"x" * (32 << 20)), deadline_seconds=0.2) as connect:
         reader, writer = await connect()
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -222,7 +212,7 @@ def test_an_exporter_that_was_scraped_every_fifteen_seconds_waits_for_one_more(c
         scrapes.asked(AGENT)
         assert not scrapes.is_done
     clock.now = 120.0
-    scrapes.over(MOST_SECONDS)
+    scrapes.over(server.MOST_SECONDS)
     assert not scrapes.is_done
     clock.now = 130.0
     scrapes.asked("kubectl")
@@ -255,7 +245,7 @@ def test_irregular_clients_are_not_waited_for(clock: Clock, agents: list[str]) -
     for agent in agents:
         scrapes.asked(agent)
         clock.now += 5.0
-    scrapes.over(MOST_SECONDS)
+    scrapes.over(server.MOST_SECONDS)
     assert scrapes.is_done
 
 
@@ -265,7 +255,7 @@ def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
         scrapes.asked(AGENT)
         clock.now += 5.0
     clock.now += 60.0
-    scrapes.over(MOST_SECONDS)
+    scrapes.over(server.MOST_SECONDS)
     assert scrapes.is_done
 
 
@@ -274,4 +264,4 @@ def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
     [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)],
 )
 def test_the_job_sets_the_longest_wait(option: str, seconds: float) -> None:
-    assert max_wait_seconds({"DDP_LAST_SCRAPE": option}) == seconds
+    assert server.max_wait_seconds({"DDP_LAST_SCRAPE": option}) == seconds

@@ -16,17 +16,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ddp_trainer.train.checkpoint import manifest
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
-from ddp_trainer.train.checkpoint.manifest import (
-    FORMAT,
-    MANIFEST,
-    PAYLOAD,
-    SHARDED,
-    CheckpointFile,
-    Manifest,
-    check_same_run,
-)
+from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
@@ -162,7 +155,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
     refused = f"has format {FORMAT + 1}, and this version reads format {FORMAT}. Continue with"
     with pytest.raises(CheckpointMismatch, match=re.escape(refused)):
-        check_same_run(latest(directory).manifest, IDENTITY, where="here", batch_slices=None)
+        manifest.check_same_run(latest(directory).manifest, IDENTITY, where="here", batch_slices=None)
 
 
 PIECES = "pieces-00001.pt"

@@ -49,7 +49,6 @@ def damage(directory: Path) -> None:
 
 def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVerification, list[str]]:
     found = broadcast_latest_checkpoint(own, group, lambda _: None)
-    assert found is not None
     alarms: list[str] = []
     verification = BackgroundVerification(found, group, alarms.append)
     verification.start()
@@ -184,10 +183,6 @@ def make_job() -> Iterator[Callable[[Path, int], Job]]:
         yield lambda checkpoints, steps: stack.enter_context(closing(Job(checkpoints, steps)))
 
 
-def saved(checkpoints: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-*"))
-
-
 @pytest.fixture
 def may_verify(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     allowed, verify = threading.Event(), checkpoint_files.verify_files
@@ -208,7 +203,7 @@ def test_steps_from_damaged_state_are_dropped(stored: Path, may_verify: threadin
     may_verify.set()
     with pytest.raises(GroupEnded):
         job.trainer.train_step()  # the save of step 6 waits for the digest
-    assert saved(stored) == [2, 4]
+    assert {path.name for path in stored.glob("step-*")} == {"step-00000002", "step-00000004"}
     job.restart()
     assert job.trainer.state.step == 2
     job.train()
