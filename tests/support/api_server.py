@@ -50,6 +50,11 @@ class Answer:
     """Bytes of the whole answer with its head, instead of the other fields. The connection ends after them."""
 
 
+ALL_RULES = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+ALL_ALLOWED = Answer(201, {"status": {"allowed": True, "incomplete": False, "resourceRules": ALL_RULES}})
+"""The answer to a review of a user who has every right."""
+
+
 @dataclass(frozen=True)
 class Request:
     method: str
