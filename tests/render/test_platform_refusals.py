@@ -121,11 +121,8 @@ def test_the_schema_names_the_place_of_a_bad_value(each_helm: Helm, values: str,
 def test_a_preset_takes_the_keys_that_a_job_has(helm: Helm) -> None:
     keys = [f"{key}.A" if key in FIELDS and FIELDS[key].is_map else key for key in KEYS if key != PRESET]
     settings = {key: {"value": "1", "reason": "so"} for key in keys}
-    [presets] = [
-        item
-        for item in helm.template(PLATFORM, {"presets": {"all": {"summary": "All.", "settings": settings}}})
-        if item["metadata"]["name"] == "ddp-presets"
-    ]
+    objects = helm.template(PLATFORM, {"presets": {"all": {"summary": "All.", "settings": settings}}})
+    [presets] = [item for item in objects if item["metadata"]["name"] == "ddp-presets"]
     assert set(yaml.safe_load(presets["data"]["all"])["settings"]) == set(keys)
 
 
