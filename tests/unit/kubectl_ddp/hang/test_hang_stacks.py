@@ -47,8 +47,9 @@ def full(rank: int) -> dict[str, Any]:
 class Place(ScriptedBackend):
     """Two pods with a rank each, of which rank 1 is waited for; exec runs a script of the test instead of kubectl."""
 
-    def __init__(self, script: str) -> None:
-        super().__init__([Snapshot(job=job(), pods=(pod(0), pod(1)))])
+    def __init__(self, script: str, **spec: str) -> None:
+        root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
+        super().__init__([Snapshot(job=root, pods=(pod(0), pod(1)))])
         self._script = script
         self.entered: list[str] = []
         self.words: Sequence[str] = ()
@@ -64,8 +65,8 @@ class Place(ScriptedBackend):
         return ExecCommand(words=("sh", "-c", self._script))
 
 
-def report(script: str) -> tuple[HangReport, Place]:
-    place = Place(script)
+def report(script: str, **spec: str) -> tuple[HangReport, Place]:
+    place = Place(script, **spec)
     snapshot = place.job("digits")
     hang_snapshot = collect_hang_snapshot(place, snapshot)
     analysis = analyze(hang_snapshot)
@@ -133,20 +134,14 @@ def test_while_all_ranks_move_a_pod_is_entered_for_its_launchers_report(has_name
     ],
 )
 def test_an_image_without_the_launcher_needs_no_shell(spec: dict[str, str], words: tuple[str, ...]) -> None:
-    place = Place("exit 1")
-    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
-    seen = Snapshot(job=root, pods=(pod(0), pod(1)))
-    hang_snapshot = collect_hang_snapshot(place, seen)
-    analysis = analyze(hang_snapshot)
-    assert analysis is not None
-    with_stacks(place, seen, hang_snapshot, analysis)
+    _, place = report("exit 1", **spec)
     assert place.words[-len(words) :] == words
     assert (place.words[0] == "sh") is not bool(spec)
 
 
 def test_no_pod_of_a_job_of_torchrun_is_asked_for_its_ranks() -> None:
-    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps({"launcher": "torchrun"})}})
-    hang_snapshot = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
+    place = Place("exit 1", launcher="torchrun")
+    hang_snapshot = collect_hang_snapshot(place, place.job("digits"))
     reported = "The launcher of the job is torchrun, which reports no ranks."
     assert hang_snapshot.pods == ()
     assert hang_snapshot.silent == dict.fromkeys(("digits-worker-0", "digits-worker-1"), reported)
