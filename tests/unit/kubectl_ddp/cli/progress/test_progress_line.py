@@ -14,21 +14,10 @@ from kubectl_ddp.status.startup import Startup
 from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, waiting
 
 TRAINING = JobState(
-    name="digits",
-    namespace="team",
-    where="lab",
-    uid="u",
-    state=State.RUNNING,
-    reason="",
-    nodes=Nodes(ready=4, desired=4, minimum=1, maximum=4),
-    step=120,
-    steps_planned=690,
-    eta_seconds=118.0,
-    processes_per_node=2,
-    world_size=8,
-    created=CREATED_EPOCH,
-    started=CREATED_EPOCH,
-)
+    name="digits", namespace="team", where="lab", uid="u", state=State.RUNNING, reason="", step=120, steps_planned=690,
+    nodes=Nodes(ready=4, desired=4, minimum=1, maximum=4), processes_per_node=2, world_size=8, eta_seconds=118.0,
+    created=CREATED_EPOCH, started=CREATED_EPOCH,
+)  # fmt: skip
 NOW = CREATED_EPOCH + 20.0
 HALF_READY = replace(TRAINING.nodes, ready=2)
 NONE_READY = replace(TRAINING.nodes, ready=0)
