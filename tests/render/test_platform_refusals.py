@@ -13,9 +13,8 @@ from kubectl_ddp.spec.external_values import KEYS
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PRESETS
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 
-PLATFORM = CHARTS / "ddp-platform"
 BEYOND = "limitRange: {enabled: true, defaultRequest: {memory: 2Gi}, default: {memory: 2000Mi}}"
 TWO_DEFAULTS = "priorityClasses: [{name: a, value: 1, globalDefault: true}, {name: b, value: 1, globalDefault: true}]"
 

@@ -14,10 +14,9 @@ import yaml
 
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tools.docs.values_table import resolve_reference
 
-PLATFORM: Final = CHARTS / "ddp-platform"
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())
 SHAPES: Final = yaml.safe_load((PLATFORM / "files/shapes.yaml").read_text())
 NAME: Final = "is no name in Kubernetes. Use lower case letters, digits and dashes,"

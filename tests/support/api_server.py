@@ -35,6 +35,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
     "/apis/monitoring.coreos.com/v1": {"PodMonitor": "podmonitors"},
 }
+JOBS, PODS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs", "/api/v1/namespaces/team/pods"
+EVENTS, CONFIG_MAPS = "/api/v1/namespaces/team/events", "/api/v1/namespaces/team/configmaps"
+"""Collections of a namespace."""
 
 
 @dataclass(frozen=True)

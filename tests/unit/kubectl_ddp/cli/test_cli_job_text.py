@@ -18,13 +18,9 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.serialization import compact, spec_to_dict
 from kubectl_ddp.util.text_table import escape_text, write_log_line
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
+from tests.support.api_server import EVENTS, JOBS, PODS, Answer, ApiServer, Request, kubeconfig, serving, status
 from tests.support.jobs import a_job
 from tests.support.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
-
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
-PODS = "/api/v1/namespaces/team/pods"
-EVENTS = "/api/v1/namespaces/team/events"
 
 _LAST = "PEM without an end"  # hides what comes after it
 TEXTS = [*(text for name, text in SECRETS.items() if name != _LAST), SECRETS[_LAST]]

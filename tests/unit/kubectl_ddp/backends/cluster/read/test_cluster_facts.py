@@ -8,11 +8,10 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.read.preflight_reader import KUEUE_CONFIG
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render import render
-from tests.support.api_server import ALL_ALLOWED, Answer, ApiServer, status
+from tests.support.api_server import ALL_ALLOWED, PODS, Answer, ApiServer, status
 from tests.support.jobs import a_job
 
 JOBS = "/apis/batch/v1/namespaces/team/jobs"
-PODS = "/api/v1/namespaces/team/pods"
 REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubject"
 
 

@@ -15,10 +15,9 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import secret_name
 from kubectl_ddp.values.quantity import NodeRange
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import GROUPS, JOBS, Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 STORES = "/apis/batch/v1/namespaces/team/jobs"
 SERVICES = "/api/v1/namespaces/team/services"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
