@@ -13,7 +13,6 @@ import pytest
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
-from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.hang.analysis import HangAnalysis, HangReport, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
@@ -24,6 +23,7 @@ from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import job, pod
 from tests.support.scripted_backend import ScriptedBackend
+from tests.unit.kubectl_ddp.hang.test_hang_verdict import page
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
@@ -32,11 +32,6 @@ WAITING = RankStatus(
     rank=0, local_rank=0, node="digits-worker-0", state=RankState.ALIVE, seconds=60, limit=600, sequence=7, waits_in="x"
 )
 STATUSES = [WAITING, replace(WAITING, rank=1, node="digits-worker-1", sequence=6, waits_in="")]
-
-
-def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None) -> str:
-    metadata = {"version": VERSION, "node": "w", "generation": generation, "on_hang": "warn", "time": 1.0}
-    return json.dumps({**metadata, "ranks": ranks, "findings": findings or []})
 
 
 def full(rank: int) -> dict[str, Any]:
