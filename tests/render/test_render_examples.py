@@ -47,13 +47,10 @@ def test_an_example_raises_no_doubt_but_those_that_it_must(job_file: Path) -> No
 
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
 def test_what_an_example_asks_of_our_trainer_is_something_that_it_does(job_file: Path) -> None:
-    words = [str(word) for word in arguments(job_file)]
+    args = resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).spec.args
+    words = [str(word) for word in args]
     if words and words[0] == "train":
         parse(words[1:])
-
-
-def arguments(job_file: Path) -> tuple[str, ...]:
-    return resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).spec.args
 
 
 def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_one() -> None:

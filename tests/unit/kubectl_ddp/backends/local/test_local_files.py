@@ -53,13 +53,6 @@ def test_a_reader_may_begin_at_a_point_in_time(tmp_path: Path) -> None:
     assert [text for _, text in LogReader(tmp_path / "log", since=second).lines()] == ["two", "three"]
 
 
-def mounted(tmp_path: Path, mounts: dict[str, str], kinds: list[dict[str, object]], index: int = 0) -> volumes.Mounts:
-    template = a_template(volumeMounts=[{"name": name, "mountPath": path} for path, name in mounts.items()])
-    template["spec"]["volumes"] = kinds
-    pod = worker_pod(job(template=template), index, "127.1.1.2")
-    return volumes.mount(pod, tmp_path, {"code": {"train.py": b"print()\n"}})
-
-
 def test_the_last_lines_are_read_without_the_rest_of_a_long_log(tmp_path: Path) -> None:
     file = tmp_path / "log"
     logged(file, b"".join(b"step %d\n" % step for step in range(100_000)))
@@ -87,8 +80,11 @@ def test_the_last_lines_of_a_short_log_are_all_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["secret", "nfs", "csi"])
 def test_what_the_machine_has_not_is_refused(tmp_path: Path, kind: str) -> None:
+    template = a_template(volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    template["spec"]["volumes"] = [{"name": "data", kind: {}}]
+    pod = worker_pod(job(template=template), 0, "127.1.1.2")
     with pytest.raises(PreflightFailed, match=f"Volume 'data' is a {kind}, which this machine has not"):
-        mounted(tmp_path, {"/data": "data"}, [{"name": "data", kind: {}}])
+        volumes.mount(pod, tmp_path, {})
 
 
 def test_the_first_crash_costs_nothing_and_the_next_ever_more() -> None:
