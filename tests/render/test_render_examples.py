@@ -16,12 +16,8 @@ from kubectl_ddp.engines import Engine
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
+from tests.support.examples import EXAMPLES, JOB_FILES
 from tools.docs.examples import JOB_FILE, RENDERED, output_files
-
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "manifests" / "examples"
-JOB_FILES = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
-
 
 RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in output_files(job_file).items()]
 DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)}
