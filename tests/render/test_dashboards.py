@@ -12,11 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from ddp_trainer.metrics.families.family import Kind
-from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.render.dashboard_history import GPUS
 from tests.support.dashboards import BUILT_IN, DASHBOARDS, Question, panels, questions
-from tests.support.helm import Helm, Object
-from tests.support.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
+from tests.support.helm import PLATFORM, Helm, Object
+from tests.support.rule_files import FAMILY_OF, SERVES, exported, groups, matchers_of, metrics_of, records, rules
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""
@@ -28,9 +27,6 @@ CONDITIONS = {"ddp_worker_group_state", "ddp_job_info", "ddp_rank_up"}
 """Metrics with which alerts find running jobs."""
 EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
 """Labels that series have beside those of the catalogue."""
-FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
-    family.name: family for family in FAMILIES
-}
 QUESTIONS = list(questions())
 NAMED = pytest.mark.parametrize("name", DASHBOARDS)
 

@@ -144,14 +144,10 @@ def test_the_slow_rank_comes_first(remembered: Prometheus) -> None:
     assert worst.values[-1] == pytest.approx(3)
 
 
-def test_who_is_behind_in_a_collective_is_seen(remembered: Prometheus) -> None:
-    behind = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Position in collectives/A")}
-    assert behind == {"0": 0, "1": 0, "2": 1, "3": 0}
-
-
-def test_what_a_gpu_says_is_told_of_its_rank(remembered: Prometheus) -> None:
-    report = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Temperature/A")}
-    assert report == {"0": 60, "1": 61, "2": 62, "3": 63}
+def test_who_is_behind_in_a_collective_and_the_heat_of_a_gpu_are_seen_by_rank(remembered: Prometheus) -> None:
+    for panel, values in (("Position in collectives", (0, 0, 1, 0)), ("Temperature", (60, 61, 62, 63))):
+        report = {found.labels["rank"]: found.values[-1] for found in shown(remembered, f"ranks/{panel}/A")}
+        assert report == {str(rank): value for rank, value in enumerate(values)}
 
 
 def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> None:

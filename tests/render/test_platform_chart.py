@@ -13,13 +13,12 @@ from kubectl_ddp.backends.cluster.write.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.external_values import CONFIG_MAP, SharedPresets
 from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tests.support.jobs import a_job
 from tests.support.pod_security import beyond_restricted
 from tests.support.policy_cases import OTHER_RULES, RULES
 from tools.release import artifacts
 
-PLATFORM = CHARTS / "ddp-platform"
 STANDARD = ("name", "instance", "version", "managed-by", "part-of", "component")
 
 

@@ -9,11 +9,9 @@ from ddp_controller.__main__ import _parser
 from ddp_controller.rbac_rules import controller_rights
 from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.rights import EVERYWHERE, OWN, Right
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tests.support.pod_security import beyond_restricted
 from tools.docs.ddpjob_crd import crd_object
-
-PLATFORM = CHARTS / "ddp-platform"
 
 
 def made(helm: Helm, **values: Any) -> dict[str, Any]:

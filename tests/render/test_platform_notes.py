@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 
 NOWHERE = {"KUBECONFIG": "/nonexistent"}
 UNWATCHED = "the cluster serves no PodMonitor and PrometheusRule"
@@ -17,7 +17,7 @@ UNWATCHED = "the cluster serves no PodMonitor and PrometheusRule"
 @pytest.fixture
 def notes(helm: Helm) -> Callable[..., str]:
     def read(**values: Any) -> str:
-        words = ("install", "mine", str(CHARTS / "ddp-platform"), "-nsystem", "--dry-run=client", "--values=-")
+        words = ("install", "mine", str(PLATFORM), "-nsystem", "--dry-run=client", "--values=-")
         text = helm.run(*words, stdin=json.dumps(values), environ=NOWHERE).ok().out
         return text.partition("\nNOTES:\n")[2]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kubectl_ddp.cli.group import root
 from tests.support import policy_cases
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tests.support.policy_cases import CASES, DIGEST, KINDS, NETWORK_POLICY, RULES, Case, Kind, name_of, policies
 
 pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test', is not installed")
@@ -19,7 +19,6 @@ pytest.importorskip("celpy", reason="cel-python, of the dependency group 'test',
 from tests.support.policy_evaluator import Policy
 
 Json = dict[str, Any]
-PLATFORM = CHARTS / "ddp-platform"
 ENGINES = ("pytorchjob", "trainjob", "jobset", "job")
 LOOKED_AT = {kind: f"{kind.lower()}s" for kind in ("Pod", "Job", "PyTorchJob", "JobSet", "TrainingRuntime")}
 

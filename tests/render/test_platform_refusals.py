@@ -13,9 +13,8 @@ from kubectl_ddp.spec.external_values import KEYS
 from kubectl_ddp.spec.fields import FIELDS, PRESET, PRESETS
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 
-PLATFORM = CHARTS / "ddp-platform"
 BEYOND = "limitRange: {enabled: true, defaultRequest: {memory: 2Gi}, default: {memory: 2000Mi}}"
 TWO_DEFAULTS = "priorityClasses: [{name: a, value: 1, globalDefault: true}, {name: b, value: 1, globalDefault: true}]"
 
@@ -121,11 +120,8 @@ def test_the_schema_names_the_place_of_a_bad_value(each_helm: Helm, values: str,
 def test_a_preset_takes_the_keys_that_a_job_has(helm: Helm) -> None:
     keys = [f"{key}.A" if key in FIELDS and FIELDS[key].is_map else key for key in KEYS if key != PRESET]
     settings = {key: {"value": "1", "reason": "so"} for key in keys}
-    [presets] = [
-        item
-        for item in helm.template(PLATFORM, {"presets": {"all": {"summary": "All.", "settings": settings}}})
-        if item["metadata"]["name"] == "ddp-presets"
-    ]
+    objects = helm.template(PLATFORM, {"presets": {"all": {"summary": "All.", "settings": settings}}})
+    [presets] = [item for item in objects if item["metadata"]["name"] == "ddp-presets"]
     assert set(yaml.safe_load(presets["data"]["all"])["settings"]) == set(keys)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kubectl_ddp.rbac.rights import REACHING, SECTIONS, rules
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
-PLATFORM = CHARTS / "ddp-platform"
 INTO = "rbac.authorization.k8s.io/aggregate-to-"
 
 

@@ -14,34 +14,22 @@ import yaml
 
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 from tools.docs.values_table import resolve_reference
 
-PLATFORM: Final = CHARTS / "ddp-platform"
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())
 SHAPES: Final = yaml.safe_load((PLATFORM / "files/shapes.yaml").read_text())
 NAME: Final = "is no name in Kubernetes. Use lower case letters, digits and dashes,"
+_FLAVOR: Final = "queues/flavors/[]"
+TAINTED: Final = (
+    *(f"{place}/tolerations" for place in ("controller", "prePull", "test", _FLAVOR)), f"{_FLAVOR}/nodeTaints",
+)  # fmt: skip
 FREE: Final = {
     *("commonAnnotations/*", "namespaces/[]/annotations/*", "monitoring/dashboards/annotations/*"),
     *(f"presets/*/{key}" for key in ("summary", "settings/*/reason", "settings/*/source")),
-    *("presets/*/settings/*/value", "presets/*/settings/*/value/[]"),
-    *(
-        "policies/apiAudiences/[]",
-        "priorityClasses/[]/description",
-        "prePull/priorityClassName",
-        "monitoring/rules/runbooks",
-    ),
-    *(
-        f"{place}/[]/{key}"
-        for place in (
-            "controller/tolerations",
-            "prePull/tolerations",
-            "queues/flavors/[]/tolerations",
-            "test/tolerations",
-        )
-        for key in ("key", "value")
-    ),
-    *("queues/flavors/[]/nodeTaints/[]/key", "queues/flavors/[]/nodeTaints/[]/value"),
+    *("presets/*/settings/*/value", "presets/*/settings/*/value/[]", "policies/apiAudiences/[]"),
+    *("priorityClasses/[]/description", "prePull/priorityClassName", "monitoring/rules/runbooks"),
+    *(f"{place}/[]/{key}" for place in TAINTED for key in ("key", "value")),
 }
 """Texts for people, and those that the plugin or the API server alone can judge."""
 

@@ -12,9 +12,8 @@ import yaml
 
 from tests.render.platform_values import PROMETHEUS
 from tests.support.chart_values import Row, check, key_in_schema, keys_of
-from tests.support.helm import CHARTS, Helm
+from tests.support.helm import PLATFORM, Helm
 
-PLATFORM = CHARTS / "ddp-platform"
 SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
 ROWS: list[Row] = [
     row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from ddp_trainer.common.constants import Exit, Label, Role
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
@@ -16,13 +16,9 @@ from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.quantity import NodeRange
-from tests.support.jobs import a_job, jobs
-from tests.support.rendered import store_job, worker_job, worker_template
+from tests.support.jobs import ANY_JOB, ENGINES, a_job, jobs
+from tests.support.rendered import RUN, store_job, worker_job, worker_template
 
-RUN = "0123456789ab"
-ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-"""A loaded machine draws jobs slowly, which says nothing about them."""
-ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 RUN_POLICY = ("spec", "runPolicy")
 BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
 """Engines whose pods are created by a batch Job."""
@@ -161,11 +157,8 @@ def test_a_set_is_never_begun_anew_since_its_job_counts_already() -> None:
 def test_a_train_job_brings_its_runtime_and_is_told_how_many() -> None:
     runtime, job, *_ = objects_of(Engine.TRAINJOB, nnodes=NodeRange(2, 8))
     assert runtime["metadata"]["name"] == job["metadata"]["name"] == "digits"
-    assert job["spec"]["runtimeRef"] == {
-        "apiGroup": "trainer.kubeflow.org",
-        "kind": "TrainingRuntime",
-        "name": "digits",
-    }
+    reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "digits"}
+    assert job["spec"]["runtimeRef"] == reference
     assert job["spec"]["trainer"] == {"numNodes": 8, "numProcPerNode": 2}
     [replicated] = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert (replicated["name"], replicated["replicas"]) == ("node", 1)

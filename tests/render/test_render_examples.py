@@ -16,12 +16,8 @@ from kubectl_ddp.engines import Engine
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
+from tests.support.examples import EXAMPLES, JOB_FILES
 from tools.docs.examples import JOB_FILE, RENDERED, output_files
-
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "manifests" / "examples"
-JOB_FILES = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
-
 
 RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in output_files(job_file).items()]
 DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)}
@@ -47,13 +43,10 @@ def test_an_example_raises_no_doubt_but_those_that_it_must(job_file: Path) -> No
 
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
 def test_what_an_example_asks_of_our_trainer_is_something_that_it_does(job_file: Path) -> None:
-    words = [str(word) for word in arguments(job_file)]
+    args = resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).spec.args
+    words = [str(word) for word in args]
     if words and words[0] == "train":
         parse(words[1:])
-
-
-def arguments(job_file: Path) -> tuple[str, ...]:
-    return resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).spec.args
 
 
 def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_one() -> None:

@@ -18,10 +18,9 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
-from tests.support.rendered import store_job, worker_template
+from tests.support.jobs import ENGINES
+from tests.support.rendered import RUN, store_job, worker_template
 
-RUN = "0123456789ab"
-ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 MACHINE = "nodeSelector.node.kubernetes.io/instance-type"
 DEVICES = {
     "ib": "rdma/ib=8",

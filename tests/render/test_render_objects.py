@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from ddp_trainer.common.constants import NAME_LENGTH, Annotation, Env, Label, Path, Port, Role
 from kubectl_ddp.code import pack
@@ -31,11 +31,8 @@ from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Script
 from kubectl_ddp.values.quantity import NodeRange
-from tests.support.jobs import a_job, jobs
+from tests.support.jobs import ANY_JOB, a_job, jobs
 from tests.support.rendered import RUN, container, environment, expanded, templates
-
-ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-"""A loaded machine draws jobs slowly, which says nothing about them."""
 
 
 def by_kind(spec: JobSpec, **more: Any) -> dict[str, Object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from ddp_trainer.common.constants import CheckpointScope, Env, Path
 from ddp_trainer.launch import flags
@@ -21,12 +21,10 @@ from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
 from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
-from tests.support.jobs import a_job, jobs
+from tests.support.jobs import ANY_JOB, a_job, jobs
 from tests.support.rendered import RUN, container, environment, expanded, templates, worker_pod
 
 RUNTIME = str(Path.RUNTIME)
-ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-"""A loaded machine draws jobs slowly, which says nothing about them."""
 
 
 def test_a_script_that_is_sent_starts_where_it_may_write_and_others_where_the_image_says() -> None:

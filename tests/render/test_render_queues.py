@@ -18,11 +18,9 @@ from kubectl_ddp.render import render
 from kubectl_ddp.values.pod import Mount, Rdma, SecretFiles, Topology
 from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import BadValue, NodeRange
-from tests.support.jobs import a_job
-from tests.support.rendered import store_job, worker_template
+from tests.support.jobs import ENGINES, a_job
+from tests.support.rendered import RUN, store_job, worker_template
 
-RUN = "0123456789ab"
-ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 ELASTIC = NodeRange(2, 8)
 GROWING = LayoutRange.parse("shard=2:4")
 

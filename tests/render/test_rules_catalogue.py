@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from ddp_trainer.metrics.families.family import Kind
-from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.support.helm import Helm
-from tests.support.rule_files import groups, matchers_of, metrics_of, rules
+from tests.support.rule_files import FAMILY_OF, groups, matchers_of, metrics_of, rules
 
 OF_OTHERS = {
     "up": "Prometheus' own: whether a target answered",
@@ -15,9 +14,6 @@ OF_OTHERS = {
     "DCGM_FI_DEV_THERMAL_VIOLATION": "of NVIDIA's DCGM exporter: time with lower clocks for want of cooling",
 }
 """Metrics that are not in our catalogue, each with its source."""
-FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
-    family.name: family for family in FAMILIES
-}
 
 
 def expressions(helm: Helm) -> list[str]:

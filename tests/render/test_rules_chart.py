@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from kubectl_ddp.cli.group import root
-from tests.support.helm import ROOT, Helm
-from tests.support.rule_files import PLATFORM, SERVES, groups, rules
+from tests.support.helm import PLATFORM, ROOT, Helm
+from tests.support.rule_files import SERVES, groups, rules
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SETTINGS = yaml.safe_load((PLATFORM / "values.yaml").read_text())["monitoring"]["rules"]["alerts"]

@@ -35,6 +35,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
     "/apis/monitoring.coreos.com/v1": {"PodMonitor": "podmonitors"},
 }
+JOBS, PODS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs", "/api/v1/namespaces/team/pods"
+EVENTS, CONFIG_MAPS = "/api/v1/namespaces/team/events", "/api/v1/namespaces/team/configmaps"
+"""Collections of a namespace."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class Answer:
     """Seconds of silence before that."""
     raw: Callable[[], Iterator[bytes]] | None = None
     """Bytes of the whole answer with its head, instead of the other fields. The connection ends after them."""
+
+
+ALL_RULES = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
+ALL_ALLOWED = Answer(201, {"status": {"allowed": True, "incomplete": False, "resourceRules": ALL_RULES}})
+"""The answer to a review of a user who has every right."""
 
 
 @dataclass(frozen=True)

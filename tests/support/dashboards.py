@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.support.rule_files import PLATFORM
+from tests.support.helm import PLATFORM
 
 FILES: Final = PLATFORM / "files" / "dashboards"
 DASHBOARDS: Final[dict[str, dict[str, Any]]] = {

@@ -21,6 +21,7 @@ import yaml
 
 ROOT: Final = Path(__file__).parents[2]
 CHARTS: Final = ROOT / "charts"
+PLATFORM: Final = CHARTS / "ddp-platform"
 TOOLS: Final = ROOT / "build" / "tools"
 HOW: Final = "Install Helm 3.17 or newer, or run 'make tools'."
 OLDEST: Final = (3, 17)

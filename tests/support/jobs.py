@@ -7,6 +7,7 @@ import operator
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kubectl_ddp.backends.local.directory import local_jobs_directory
@@ -29,6 +30,11 @@ from kubectl_ddp.values.pod import (
 )
 from kubectl_ddp.values.program import Command, Gang, Module, Program, QueueResize, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange
+
+ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+"""Engines that run a job."""
+ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine draws jobs slowly, which says nothing about them."""
 
 
 def a_job(**changes: Any) -> JobSpec:

@@ -14,9 +14,13 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.support.helm import CHARTS, Done, Helm, Object
+from ddp_trainer.metrics.families.pod_families import FAMILIES
+from tests.support.helm import PLATFORM, Done, Helm, Object
 
-PLATFORM: Final = CHARTS / "ddp-platform"
+FAMILY_OF: Final = {sample.sample: family for family in FAMILIES for sample in family.series()} | {
+    family.name: family for family in FAMILIES
+}
+"""The family of each metric, and of each sample, of the catalog."""
 SERVES: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 _WORDS: Final = frozenset({"and", "or", "unless", "bool", "offset", "inf", "nan"})
 _GROUPING: Final = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)")

@@ -33,26 +33,13 @@ def root(
 ) -> Object:
     """A root object of ``size`` pods. Kueue has gated the pods of an elastic one unless its feature gate is off."""
     kind = ENGINES[engine]
-    job: Object = {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": {
-            "name": name,
-            "namespace": "team",
-            "uid": f"uid-{name}",
-            "resourceVersion": "7",
-            "creationTimestamp": "2026-01-02T03:04:05Z",
-            "labels": {"ddp.dev/job": name, "ddp.dev/run-id": "r1"}
-            | ({"kueue.x-k8s.io/queue-name": queue} if queue else {}),
-            "annotations": {
-                "ddp.dev/spec": json.dumps({"nnodes": nnodes, **spec}),
-                **({"kueue.x-k8s.io/elastic-job": "true"} if elastic else {}),
-                **(annotations or {}),
-            },
-        },
-        "spec": {},
-        "status": {},
-    }
+    labels = {"ddp.dev/job": name, "ddp.dev/run-id": "r1"}
+    labels |= {"kueue.x-k8s.io/queue-name": queue} if queue else {}
+    notes = {"ddp.dev/spec": json.dumps({"nnodes": nnodes, **spec})}
+    notes |= ({"kueue.x-k8s.io/elastic-job": "true"} if elastic else {}) | (annotations or {})
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "labels": labels, "annotations": notes}
+    metadata |= {"resourceVersion": "7", "creationTimestamp": "2026-01-02T03:04:05Z"}
+    job: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": {}, "status": {}}
     for path in kind.nodes:
         _put(job, path, size)
     _put(job, kind.suspend, suspended)

@@ -15,12 +15,11 @@ import pytest
 from ddp_controller.loop import retry_unreachable
 from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.util.concurrency import Stop
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
+from tests.support.api_server import ALL_ALLOWED, ApiServer, kubeconfig, serving
 from tests.support.ports import free_port
 from tests.unit.ddp_controller.test_loop import GROUPS
 
 REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubject"
-EVERYTHING = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
 
 
 @pytest.fixture
@@ -54,8 +53,8 @@ def wait_for(event: str, process: subprocess.Popen[str]) -> None:
 def test_it_starts_once_the_api_server_is_up(controller: subprocess.Popen[str], port: int) -> None:
     wait_for("unreachable", controller)
     server = ApiServer(GROUPS)
-    server.next(f"{REVIEWS}rulesreviews", Answer(201, {"status": {"resourceRules": [EVERYTHING]}}))
-    server.next(f"{REVIEWS}accessreviews", *[Answer(201, {"status": {"allowed": True}})] * 99)
+    server.next(f"{REVIEWS}rulesreviews", ALL_ALLOWED)
+    server.next(f"{REVIEWS}accessreviews", *[ALL_ALLOWED] * 99)
     with serving(server, port):
         wait_for("started", controller)
         controller.send_signal(signal.SIGTERM)

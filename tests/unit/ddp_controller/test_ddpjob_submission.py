@@ -21,7 +21,7 @@ from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.program import Script
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import ALL_ALLOWED, CONFIG_MAPS, Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job
 from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, Cluster, Killed
 
@@ -59,15 +59,12 @@ def submission(
 
 def test_a_submission_is_one_ddpjob_and_its_code(cluster: Cluster) -> None:
     assert submit(cluster, cluster.api, objects())
-    created = [entry.body["kind"] for entry in cluster.server.requests if entry.path in {COLLECTION, CODE}]
+    created = [entry.body["kind"] for entry in cluster.server.requests if entry.path in {COLLECTION, CONFIG_MAPS}]
     assert created[:2] == ["DDPJob", "ConfigMap"]
     made = cluster.made()
     [code] = [item for item in made.values() if item["kind"] == "ConfigMap"]
     assert code["metadata"]["ownerReferences"][0]["kind"] == "DDPJob"
     assert made["Job/digits"]["spec"]["suspend"] is False
-
-
-CODE = "/api/v1/namespaces/team/configmaps"
 
 
 @pytest.mark.parametrize("loses_answer", [False, True])
@@ -145,9 +142,7 @@ def test_a_controller_that_answers_at_the_last_moment_keeps_the_job(cluster: Clu
 
 def test_submit_without_a_controller_makes_the_objects(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
-    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
-    review = {"status": {"incomplete": False, "resourceRules": [everything]}}
-    cluster.server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", Answer(201, review))
+    cluster.server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", ALL_ALLOWED)
     messages: list[str] = []
     backend = ClusterBackend(connection=cluster.watching.connection, notice=messages.append)
     backend.submit(objects())

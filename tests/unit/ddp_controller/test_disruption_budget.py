@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_controller.pod_move import budget_of, budget_size, decide_budget, job_owner, orphaned_budgets
+from ddp_controller.running_job import RunningJob
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import DRAINING, FINE, NOW, TIMING, moving, pod, root, seen, store
 
@@ -50,16 +51,19 @@ def stored(size: int, namespace: str = "team") -> Object:
     return made | {"metadata": made["metadata"] | {"namespace": namespace, "uid": "b"}}
 
 
+def minimum(job: RunningJob, *budgets: Object) -> int | None:
+    """Return the pods that an eviction must leave after the change that is decided; None if the budget is deleted."""
+    made = decide_budget(job, budgets, NOW, TIMING)
+    assert made is not None
+    return made.min_available
+
+
 def test_the_budget_is_changed_only_where_it_differs() -> None:
     job = seen(root(), *TWO)
-    made = decide_budget(job, [], NOW, TIMING)
-    assert made is not None
-    assert made.min_available == 2
+    assert minimum(job) == 2
     assert decide_budget(job, [stored(2)], NOW, TIMING) is None
-    assert decide_budget(job, [stored(1)], NOW, TIMING) == made
-    removed = decide_budget(seen(root(suspended=True), pod(0, DRAINING)), [stored(2)], NOW, TIMING)
-    assert removed is not None
-    assert removed.min_available is None
+    assert decide_budget(job, [stored(1)], NOW, TIMING) == decide_budget(job, [], NOW, TIMING)
+    assert minimum(seen(root(suspended=True), pod(0, DRAINING)), stored(2)) is None
 
 
 @pytest.mark.parametrize("labels", [{"ddp.dev/job": "digits"}, {"job-name": "digits"}, {"index": "1"}])
@@ -71,9 +75,7 @@ def test_a_budget_of_somebody_else_over_the_same_pods_comes_first(labels: dict[s
     foreign: Object = {"metadata": {"name": "own", "namespace": "team"}}
     foreign["spec"] = {"selector": {"matchLabels": labels}}
     assert decide_budget(job, [foreign], NOW, TIMING) is None
-    removed = decide_budget(job, [foreign, stored(2)], NOW, TIMING)
-    assert removed is not None
-    assert removed.min_available is None
+    assert minimum(job, foreign, stored(2)) is None
     foreign["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
     assert decide_budget(job, [foreign, stored(2)], NOW, TIMING) is None
 
@@ -87,14 +89,11 @@ def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
     job = seen(root(), *TWO)
     earlier = stored(2)
     earlier["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] = "r0"
-    made = decide_budget(job, [earlier], NOW, TIMING)
-    assert made is not None
-    assert made.min_available == 2
+    assert minimum(job, earlier) == 2
 
 
 def test_budgets_without_a_job_are_orphans() -> None:
     foreign: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
     assert orphaned_budgets([stored(2), foreign], [seen(root(), *TWO)]) == []
-    assert [orphan["metadata"]["namespace"] for orphan in orphaned_budgets([stored(2, "other"), foreign], [])] == [
-        "other"
-    ]
+    orphans = orphaned_budgets([stored(2, "other"), foreign], [])
+    assert [orphan["metadata"]["namespace"] for orphan in orphans] == ["other"]

@@ -23,14 +23,19 @@ def evicted(job: RunningJob) -> str:
     return found.pod.name
 
 
+def resized(job: RunningJob) -> Resize:
+    found = decided(job)
+    assert isinstance(found, Resize), found
+    return found
+
+
 def test_nothing_moves_while_all_nodes_are_fine() -> None:
     assert decided(seen(root(), pod(0), pod(1))) is None
 
 
 @pytest.mark.parametrize("engine", ["job", "pytorchjob"])
 def test_a_job_without_spares_gets_one_more_pod_before_any_pod_leaves(engine: str) -> None:
-    found = decided(seen(root(engine=engine), pod(0, DRAINING), pod(1)))
-    assert isinstance(found, Resize)
+    found = resized(seen(root(engine=engine), pod(0, DRAINING), pod(1)))
     assert (found.size, found.action, found.reason) == (3, "surge", "cordoned")
     assert f'"size": 2, "since": {int(NOW)}' in str(found.annotations["ddp.dev/move"])
 
@@ -38,9 +43,7 @@ def test_a_job_without_spares_gets_one_more_pod_before_any_pod_leaves(engine: st
 def test_a_trainjob_of_the_platforms_runtime_gets_one_more_pod_too() -> None:
     job = root(engine="trainjob")
     job["spec"]["runtimeRef"] = {"kind": "ClusterTrainingRuntime", "name": "ddp-torch"}
-    found = decided(seen(job, pod(0, DRAINING), pod(1)))
-    assert isinstance(found, Resize)
-    assert found.size == 3
+    assert resized(seen(job, pod(0, DRAINING), pod(1))).size == 3
 
 
 @pytest.mark.parametrize("engine", ["job", "pytorchjob"])
@@ -76,14 +79,12 @@ def test_the_store_moves_first_and_no_worker_leaves_before_its_successor_has_set
 def test_after_the_move_the_job_returns_to_its_size() -> None:
     job = root(3, annotations=moving(2))
     assert decided(seen(job, pod(0, ready=None), pod(1), pod(2))) is None
-    found = decided(seen(job, pod(0), pod(1), pod(2)))
-    assert isinstance(found, Resize)
+    found = resized(seen(job, pod(0), pod(1), pod(2)))
     assert (found.size, found.annotations) == (2, {"ddp.dev/move": None})
 
 
 def test_a_size_that_a_person_set_during_the_move_stays() -> None:
-    found = decided(seen(root(4, nnodes="1:4", annotations=moving(2)), *(pod(index) for index in range(4))))
-    assert isinstance(found, Resize)
+    found = resized(seen(root(4, nnodes="1:4", annotations=moving(2)), *(pod(index) for index in range(4))))
     assert (found.size, found.annotations) == (4, {"ddp.dev/move": None})
 
 
@@ -149,9 +150,8 @@ def test_each_replacement_that_gets_ready_starts_the_patience_again() -> None:
 
 
 def test_a_move_whose_pods_never_settle_ends_after_the_patience() -> None:
-    found = decided(seen(root(3, annotations=moving(2, seconds_ago=121)), pod(0), pod(1), pod(2, ready=None)))
-    assert isinstance(found, Resize)
-    assert found.size == 2
+    job = root(3, annotations=moving(2, seconds_ago=121))
+    assert resized(seen(job, pod(0), pod(1), pod(2, ready=None))).size == 2
 
 
 def test_a_suspended_job_and_one_that_is_over_are_left_alone() -> None:

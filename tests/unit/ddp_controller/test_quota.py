@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddp_controller.quota import ClusterQueueState, cluster_queues, decide_sizes
+from ddp_controller.quota import cluster_queues, decide_sizes
 from ddp_controller.running_job import RunningJob
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import NOW, TIMING, root, seen
@@ -59,22 +59,14 @@ def stopped(queue: Object) -> Object:
     return queue | {"status": {"conditions": [{"type": "Active", "status": "False", "message": "It is stopped."}]}}
 
 
-def state(
-    cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
-) -> list[ClusterQueueState]:
-    queues = [local_queue(queue, leads) for queue, leads in LEADS.items()]
-    queues[-1] = stopped(queues[-1])
-    return [*cluster_queues(jobs, workloads, queues, [cluster_queue(cpu, cohort=cohort), *others])]
-
-
 def decided(
     cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
 ) -> dict[str, tuple[str, int]]:
-    return {
-        change.job.root["metadata"]["name"]: (change.action, change.size)
-        for queue in state(cpu, jobs, workloads, *others, cohort=cohort)
-        for change in decide_sizes(queue, NOW, TIMING)
-    }
+    queues = [local_queue(queue, leads) for queue, leads in LEADS.items()]
+    queues[-1] = stopped(queues[-1])
+    states = cluster_queues(jobs, workloads, queues, [cluster_queue(cpu, cohort=cohort), *others])
+    changes = [change for state in states for change in decide_sizes(state, NOW, TIMING)]
+    return {change.job.root["metadata"]["name"]: (change.action, change.size) for change in changes}
 
 
 def waits(count: int, *, priority: int = 10, **more: Any) -> Object:
@@ -250,18 +242,14 @@ def of_size(name: str, size: int) -> Object:
     return found
 
 
-def hostile_jobs(size: int) -> tuple[list[RunningJob], list[Object]]:
-    names = [f"job-{index}" for index in range(20)]
-    jobs = [elastic(name, size, "1:100000", **HOSTILE[index % len(HOSTILE)]) for index, name in enumerate(names)]
-    return jobs, [of_size(name, size) for name in names]
-
-
 @pytest.mark.parametrize(("size", "waiting"), [(1, 0), (100_000, 1_000_000)])
 def test_a_pass_takes_little_time_whatever_specifications_say(size: int, waiting: int) -> None:
     """A pass may take 20 ms per job, and ten times as much here."""
     before = time.process_time()
-    jobs, workloads = hostile_jobs(size)
-    changes = decided(20 * 100_000, jobs, [*workloads, *([waits(waiting)] if waiting else [])])
+    names = [f"job-{index}" for index in range(20)]
+    jobs = [elastic(name, size, "1:100000", **HOSTILE[index % len(HOSTILE)]) for index, name in enumerate(names)]
+    workloads = [of_size(name, size) for name in names] + ([waits(waiting)] if waiting else [])
+    changes = decided(20 * 100_000, jobs, workloads)
     assert changes, "the next pass continues"
     assert time.process_time() - before < 10 * 20 * 0.020
 

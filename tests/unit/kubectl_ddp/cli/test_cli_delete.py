@@ -13,11 +13,10 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer
+from tests.support.api_server import JOBS, ApiServer
 from tests.support.jobs import a_job
 from tests.support.terminals import Typing
 
-JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 CLAIM: Final = {"checkpoint_claim": "checkpoints"}
 STORE: Final = {"args": ("--checkpoint-dir", "s3://bucket/run")}
 

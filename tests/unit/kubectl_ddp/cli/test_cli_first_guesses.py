@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from typing import Final
 
 import click
@@ -14,6 +13,8 @@ from kubectl_ddp.cli import registry
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.internal import suggestions
 from kubectl_ddp.cli.run import run
+
+pytestmark = pytest.mark.usefixtures("workdir")
 
 SUBMIT: Final = {
     "submit train.sh --local": "Did you mean 'train.py'?",
@@ -73,16 +74,6 @@ WORKS: Final = {
     "completion bash": "kubectl_complete-ddp",
     "submit train.py -e FOO=1 --local --dry-run": "created (dry run)",
 }
-
-
-@pytest.fixture(autouse=True)
-def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory with a script, and no cluster."""
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
 
 
 @pytest.mark.parametrize("line", WORKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.cli.run import run
-from tests.support.api_server import GROUPS, Answer, ApiServer
+from tests.support.api_server import ALL_ALLOWED, GROUPS, Answer, ApiServer
 
 NAMESPACE = "/namespaces/team"
 KINDS = {"Workload": "workloads", "PodGroup": "podgroups"}
@@ -42,8 +42,7 @@ def test_the_objects_have_the_version_that_is_served(cluster: ApiServer, version
 def test_an_engine_that_drops_the_group_is_refused(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.groups = {**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": KINDS}
     cluster.next(SCHEMA, Answer(200, {"components": {}}))
-    rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-    cluster.next(RULES, Answer(201, {"status": {"resourceRules": rules}}))
+    cluster.next(RULES, ALL_ALLOWED)
     assert run(["preflight", *JOB]) == 4
     assert "The Job of this cluster drops spec.schedulingGroup of its pods" in capsys.readouterr().out
     assert f"/apis/scheduling.k8s.io/v1alpha2{NAMESPACE}/workloads" in cluster.asked("POST")

@@ -50,11 +50,11 @@ def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return document
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence with which a call ends that exits with 2."""
-    code = run(list(arguments))
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The one sentence with which a command line is refused."""
+    assert run([*arguments]) == code
     output = capsys.readouterr()
-    assert (code, output.out) == (2, "")
+    assert output.out == ""
     assert output.err.startswith("error: ")
     assert output.err.count("\n") == 1
     return output.err

@@ -18,13 +18,9 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.serialization import compact, spec_to_dict
 from kubectl_ddp.util.text_table import escape_text, write_log_line
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
+from tests.support.api_server import EVENTS, JOBS, PODS, Answer, ApiServer, Request, kubeconfig, serving, status
 from tests.support.jobs import a_job
 from tests.support.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
-
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
-PODS = "/api/v1/namespaces/team/pods"
-EVENTS = "/api/v1/namespaces/team/events"
 
 _LAST = "PEM without an end"  # hides what comes after it
 TEXTS = [*(text for name, text in SECRETS.items() if name != _LAST), SECRETS[_LAST]]
@@ -41,39 +37,29 @@ def commands() -> dict[str, click.Command]:
 
 
 ARGUMENTS: Mapping[str, list[list[str]]] = {
-    "init": [["init", "--help"]],
+    **{name: [[name]] for name in ("capacity", "presets", "config", "version")},
+    **{name: [[name, "--help"]] for name in ("init", "doctor")},
+    **{name: [[name, "digits"]] for name in ("profile", "port-forward", "restart", "suspend", "resume")},
+    **{name: [[name, "digits"], [name, "digits", "-o", "json"]] for name in ("why", "hang", "events")},
     "submit": [["submit", "{script}", "--image", "example.com/a:1", "--name", "other"]],
     "preflight": [["preflight", "{script}", "--image", "example.com/a:1"]],
-    "capacity": [["capacity"]],
     "render": [["render", "{script}", "--image", "example.com/a:1"]],
     "clone": [["clone", "digits", "--name", "more", "--dry-run=client"], ["clone", "digits", "--name", "more"]],
-    "presets": [["presets"]],
     "explain": [["explain"], ["explain", "nnodes", "-o", "json"]],
     "list": [["list"], ["list", "-o", "wide"], ["list", "-o", "json"]],
     "status": [["status", "digits"], ["status", "digits", "-o", "json"], ["status", "digits", "-o", "yaml"]],
-    "why": [["why", "digits"], ["why", "digits", "-o", "json"]],
     "history": [["history"], ["history", "-o", "json"]],
-    "hang": [["hang", "digits"], ["hang", "digits", "-o", "json"]],
     "bundle": [["bundle", "digits", "-O", "{folder}/bundle.tar.gz"]],
     "logs": [["logs", "digits", "--first-error"], ["logs", "digits", "--first-error", "-o", "json"]],
-    "events": [["events", "digits"], ["events", "digits", "-o", "json"]],
     "top": [["top", "digits", "--once"]],
     "report": [["report", "digits", "-o", "{folder}/report.html"]],
     "dashboard": [["dashboard", "digits", "--print"]],
     "wait": [["wait", "digits", "--for", "complete", "--timeout", "1s"]],
     "exec": [["exec", "digits", "--", "true"]],
-    "profile": [["profile", "digits"]],
-    "port-forward": [["port-forward", "digits"]],
     "scale": [["scale", "digits", "--nnodes", "3"]],
-    "restart": [["restart", "digits"]],
-    "suspend": [["suspend", "digits"]],
-    "resume": [["resume", "digits"]],
     "prune": [["prune", "--dry-run"]],
     "delete": [["delete", "digits", "--yes"]],
-    "config": [["config"]],
     "completion": [["completion", "bash"]],
-    "doctor": [["doctor", "--help"]],
-    "version": [["version"]],
 }
 """Calls of each command. ``logs`` without ``--first-error`` prints the job's own lines, see below."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.registry import DESTRUCTIVE
 from kubectl_ddp.cli.run import run
 from tests.support.jobs import a_local_job
+from tests.unit.kubectl_ddp.cli.test_cli_job_flags import refused, rendered
 
 JOB_FILE = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
 
@@ -28,25 +27,6 @@ def programs(workdir: Path) -> None:
         "go": "#!/usr/bin/env python3\nprint('hello')\n",
     }.items():
         (workdir / name).write_text(text)
-
-
-def rendered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """The job that a command line means."""
-    code = run(["render", "-o", "json", *words])
-    output = capsys.readouterr()
-    assert code == 0, output.err
-    document: dict[str, Any] = json.loads(
-        json.loads(output.out)["items"][0]["metadata"]["annotations"][Annotation.SPEC]
-    )
-    return document
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
-    """The one sentence with which a command line is refused."""
-    assert run([*words]) == code
-    output = capsys.readouterr()
-    assert output.out == ""
-    return output.err
 
 
 def test_a_yaml_file_in_the_place_of_a_script_is_a_job_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +90,7 @@ def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anyth
 ) -> None:
     variables = "".join(f"  LONG_{number}: {'x' * 3000}\n" for number in range(100))
     (workdir / "long.yaml").write_text(f"{JOB_FILE}env:\n{variables}")
-    report = refused(capsys, *command, "-f", "long.yaml")
+    report = refused(capsys, *command, "-q", "-f", "long.yaml")
     assert re.search(r"'mine' has 30\d,\d{3} bytes; a cluster stores at most 245,760", report)
     assert "--env-from" in report
 

@@ -22,8 +22,26 @@ from tests.support.kube_objects import CREATED, condition, pod, snapshot
 from tests.support.scripted_backend import ScriptedBackend
 
 
+class Place(ScriptedBackend):
+    """A place that takes every size, and whose pods serve no metrics."""
+
+    def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+        pass
+
+    def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+        raise AssertionError("no pod serves metrics")
+
+
 def submitted(**changes: Any) -> Any:
     return job_kinds.root_of(render(a_job(nnodes=NodeRange(2, 4), nproc=1, **changes), "run1"))
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch, *pods: Object, **changes: Any) -> None:
+    """Let ``scale`` find a job that runs with these pods."""
+    root = submitted(**changes) | {"status": {"conditions": [condition("Running")]}}
+    root["metadata"]["creationTimestamp"] = CREATED
+    place = Place([snapshot(root, *pods)])
+    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
 
 
 def test_ranks_that_make_no_whole_replica_are_told() -> None:
@@ -41,14 +59,7 @@ def test_ranks_that_make_no_whole_replica_are_told() -> None:
 def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nodes: int, action: str, report: str
 ) -> None:
-    class Place(ScriptedBackend):
-        def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-            pass
-
-    root = submitted()
-    root["metadata"]["creationTimestamp"] = CREATED
-    place = Place([snapshot(root | {"status": {"conditions": [condition("Running")]}})])
-    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
+    run_here(monkeypatch)
     command.scale(["digits", "--nnodes", str(nodes), "--no-wait"], standalone_mode=False)
     assert capsys.readouterr().out == f"job digits {report} in namespace 'team' of context 'scripted'\n"
     command.scale(["digits", "--nnodes", str(nodes), "--no-wait", "-o", "json"], standalone_mode=False)
@@ -56,17 +67,7 @@ def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
 
 
 def test_no_ranks_of_torchrun_are_awaited(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    class Place(ScriptedBackend):
-        def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
-            pass
-
-        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-            raise AssertionError("no pod serves metrics")
-
-    root = submitted(launcher=Launcher.TORCHRUN) | {"status": {"conditions": [condition("Running")]}}
-    root["metadata"]["creationTimestamp"] = CREATED
-    place = Place([snapshot(root, pod(0), pod(1))])
-    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
+    run_here(monkeypatch, pod(0), pod(1), launcher=Launcher.TORCHRUN)
     command.scale(["digits", "--nnodes", "2"], standalone_mode=False)
     assert "4 → 2 nodes, 4 → 2 ranks; torchrun restarts all worker processes." in capsys.readouterr().err
     with pytest.raises(UsageError, match="because its launcher is torchrun"):

@@ -8,9 +8,7 @@ from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
-from tests.support.jobs import a_job
-
-ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+from tests.support.jobs import ENGINES, a_job
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,10 +18,9 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.util.process import location_flags, thread_location
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig
+from tests.support.api_server import JOBS, ApiServer, kubeconfig
 from tests.support.jobs import a_job, a_local_job
 
-JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 SIZE: Final[dict[str, Any]] = {"engine": "pytorchjob", "image": "registry.example.com/train:1", "preflight": "off"}
 
 

@@ -15,11 +15,9 @@ from kubectl_ddp.observe.scrape import Sample
 from kubectl_ddp.status.job_state import JobState
 from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
+from tests.unit.kubectl_ddp.observe.test_waiting import BUG, KILLED, SUCCEEDED
 
 RUNNING = snapshot(job("Created", "Running"), pod(0), pod(1))
-SUCCEEDED = snapshot(job("Created", "Succeeded"), pod(0, terminated(0)))
-BUG = snapshot(job("Created", "Failed"), pod(0, terminated(1, "ValueError: no")))
-KILLED = snapshot(job("Created", "Failed"), pod(0, terminated(137)))
 PAGE = {"digits-worker-0": pod_metrics() + rank_metrics(0, step=7), "digits-worker-1": pod_metrics() + rank_metrics(1)}
 
 

@@ -47,6 +47,13 @@ CASES = {
 }
 
 
+def git(folder: Path, *words: str, text: str = "", check: bool = True) -> list[str]:
+    """Run git in a repository without the configuration of the user; return the names that it prints."""
+    call, env = ["git", "-C", str(folder), *words], {"HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(call, check=check, capture_output=True, text=True, input=text, env=env)
+    return done.stdout.split("\0")[:-1]
+
+
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES.keys())
 def test_a_pattern_leaves_out_what_git_leaves_out(tmp_path: Path, text: str) -> None:
     if shutil.which("git") is None:
@@ -55,12 +62,8 @@ def test_a_pattern_leaves_out_what_git_leaves_out(tmp_path: Path, text: str) -> 
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
     (tmp_path / ".gitignore").write_text(text)
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    listed = subprocess.run(
-        ["git", "-C", tmp_path, "ls-files", "-z", "--others", "--exclude-standard"],
-        check=True, capture_output=True, text=True, env={"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"},
-    )  # fmt: skip
-    assert names_in(pack(str(tmp_path))) == sorted(name for name in listed.stdout.split("\0") if name)
+    git(tmp_path, "init", "-q")
+    assert names_in(pack(str(tmp_path))) == sorted(git(tmp_path, "ls-files", "-z", "--others", "--exclude-standard"))
 
 
 def test_ddpignore_has_the_last_word_and_files_of_directories_count_below_them() -> None:
@@ -80,19 +83,15 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
     chance = random.Random(seed)
     names = ["a", "b", "ab", "a-b", "z", "A1", "]", "!a"]
     paths = sorted({"/".join(chance.choices(names, k=chance.randint(1, 4))) for _ in range(120)})
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    git(tmp_path, "init", "-q")
     parts = [*("a", "b", "*", "?", "/", "/**/", "**/", "/**", "[ab]", "[!a]", "[b-a]", "[a-", "[]]")]
     parts += ["[[:upper:]]", "-", "\\\\"]
     for _ in range(100):
         word = "".join(chance.choices(parts, k=chance.randint(1, 6)))
         (tmp_path / ".gitignore").write_text(f"{word}\n")
-        text = subprocess.run(
-            ["git", "-C", tmp_path, "check-ignore", "--no-index", "--stdin", "-z"],
-            check=False, capture_output=True, text=True, input="\0".join(paths),
-            env={"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"},
-        )  # fmt: skip
         found = [path for path in paths if left_out(word, path)]
-        assert found == [path for path in text.stdout.split("\0") if path], word
+        ignored = git(tmp_path, "check-ignore", "--no-index", "--stdin", "-z", text="\0".join(paths), check=False)
+        assert found == ignored, word
 
 
 def left_out(line: str, path: str) -> bool:

@@ -13,7 +13,6 @@ import pytest
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
-from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.hang.analysis import HangAnalysis, HangReport, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
@@ -24,6 +23,7 @@ from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import job, pod
 from tests.support.scripted_backend import ScriptedBackend
+from tests.unit.kubectl_ddp.hang.test_hang_verdict import page
 
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
@@ -34,11 +34,6 @@ WAITING = RankStatus(
 STATUSES = [WAITING, replace(WAITING, rank=1, node="digits-worker-1", sequence=6, waits_in="")]
 
 
-def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None) -> str:
-    metadata = {"version": VERSION, "node": "w", "generation": generation, "on_hang": "warn", "time": 1.0}
-    return json.dumps({**metadata, "ranks": ranks, "findings": findings or []})
-
-
 def full(rank: int) -> dict[str, Any]:
     rank_status = replace(STATUSES[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
     return snapshot_fields(rank_status, 40 + rank, 0.5, StackSource.PYTHON)
@@ -47,8 +42,9 @@ def full(rank: int) -> dict[str, Any]:
 class Place(ScriptedBackend):
     """Two pods with a rank each, of which rank 1 is waited for; exec runs a script of the test instead of kubectl."""
 
-    def __init__(self, script: str) -> None:
-        super().__init__([Snapshot(job=job(), pods=(pod(0), pod(1)))])
+    def __init__(self, script: str, **spec: str) -> None:
+        root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
+        super().__init__([Snapshot(job=root, pods=(pod(0), pod(1)))])
         self._script = script
         self.entered: list[str] = []
         self.words: Sequence[str] = ()
@@ -64,8 +60,8 @@ class Place(ScriptedBackend):
         return ExecCommand(words=("sh", "-c", self._script))
 
 
-def report(script: str) -> tuple[HangReport, Place]:
-    place = Place(script)
+def report(script: str, **spec: str) -> tuple[HangReport, Place]:
+    place = Place(script, **spec)
     snapshot = place.job("digits")
     hang_snapshot = collect_hang_snapshot(place, snapshot)
     analysis = analyze(hang_snapshot)
@@ -133,20 +129,14 @@ def test_while_all_ranks_move_a_pod_is_entered_for_its_launchers_report(has_name
     ],
 )
 def test_an_image_without_the_launcher_needs_no_shell(spec: dict[str, str], words: tuple[str, ...]) -> None:
-    place = Place("exit 1")
-    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
-    seen = Snapshot(job=root, pods=(pod(0), pod(1)))
-    hang_snapshot = collect_hang_snapshot(place, seen)
-    analysis = analyze(hang_snapshot)
-    assert analysis is not None
-    with_stacks(place, seen, hang_snapshot, analysis)
+    _, place = report("exit 1", **spec)
     assert place.words[-len(words) :] == words
     assert (place.words[0] == "sh") is not bool(spec)
 
 
 def test_no_pod_of_a_job_of_torchrun_is_asked_for_its_ranks() -> None:
-    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps({"launcher": "torchrun"})}})
-    hang_snapshot = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
+    place = Place("exit 1", launcher="torchrun")
+    hang_snapshot = collect_hang_snapshot(place, place.job("digits"))
     reported = "The launcher of the job is torchrun, which reports no ranks."
     assert hang_snapshot.pods == ()
     assert hang_snapshot.silent == dict.fromkeys(("digits-worker-0", "digits-worker-1"), reported)

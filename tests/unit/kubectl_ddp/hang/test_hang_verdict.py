@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
-from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_analysis
+from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze, have_moved, is_final, timeout_analysis
 from kubectl_ddp.hang.collector import VERSION, HangSnapshot, PodReport, RankReport, read
 
 
@@ -37,6 +37,13 @@ def pod(*ranks: dict[str, Any], name: str = "w-0", generation: int = 1, **more: 
     report = read(name, page(*ranks, generation=generation, **more))
     assert isinstance(report, PodReport), report
     return report
+
+
+def verdict(*pods: PodReport, **silent: str) -> HangAnalysis:
+    """Return the analysis of these pods, and of pods that do not show their ranks."""
+    found = analyze(HangSnapshot(pods=pods, silent=silent))
+    assert found is not None
+    return found
 
 
 def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
@@ -69,16 +76,14 @@ def test_what_cannot_be_read_is_a_sentence(text: str, sentence: str) -> None:
 
 def test_the_rank_that_did_not_enter_the_collective_is_named_before_the_launchers_limit() -> None:
     behind = shown(1, sequence=6, waits_in="", collectives=("barrier[]",))
-    analysis = analyze(HangSnapshot(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
-    assert analysis is not None
+    analysis = verdict(pod(shown(0), behind), pod(shown(2), name="w-1"))
     assert analysis.answer is HangState.HANGS
     (culprit,) = analysis.culprits
     assert culprit.message.startswith("rank 1 on w-0 did not enter all_reduce #7")
 
 
 def test_who_holds_the_gil_is_named_with_its_collective() -> None:
-    analysis = analyze(HangSnapshot(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
-    assert analysis is not None
+    analysis = verdict(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")))
     assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in analysis.culprits[0].message
 
 
@@ -100,15 +105,13 @@ def test_while_one_rank_moves_nobody_hangs() -> None:
 
 
 def test_all_in_one_collective_wait_for_none_of_these() -> None:
-    analysis = analyze(HangSnapshot(pods=(pod(shown(0), shown(1)),)))
-    assert analysis is not None
+    analysis = verdict(pod(shown(0), shown(1)))
     assert analysis.answer is HangState.STUCK
     assert "all 2 ranks that run wait in all_reduce #7" in analysis.message
 
 
 def test_a_pod_that_shows_nothing_may_be_the_one() -> None:
-    analysis = analyze(HangSnapshot(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
-    assert analysis is not None
+    analysis = verdict(pod(shown(0)), **{"w-1": "It does not answer."})
     assert analysis.answer is HangState.SILENT
     assert "pod w-1 does not show its ranks" in analysis.message
 
@@ -129,9 +132,7 @@ def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_bef
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
     hang_snapshot = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
     assert [rank.status.rank for rank in hang_snapshot.ranks] == [0]
-    analysis = analyze(HangSnapshot())
-    assert analysis is not None
-    assert analysis.answer is HangState.UNSEEN
+    assert verdict().answer is HangState.UNSEEN
 
 
 def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
@@ -147,7 +148,6 @@ def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
 
 def test_a_pod_that_is_slow_to_answer_is_asked_again_for_a_while() -> None:
     silent = HangSnapshot(silent={"w-0": "timed out"})
-    analysis = analyze(silent)
-    assert analysis is not None
+    analysis = verdict(**silent.silent)
     assert (is_final(analysis, silent, 1.0), is_final(analysis, silent, 8.0)) == (False, True)
     assert is_final(analysis, HangSnapshot(), 0.0)

@@ -17,10 +17,9 @@ from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
-from tests.support.jobs import a_job
+from tests.support.jobs import ENGINES, a_job
 
 STATUSES = json.loads((Path(__file__).parent / "root_statuses.json").read_text(encoding="utf-8"))
-ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 STATES = {"suspended": State.SUSPENDED, "running": State.RUNNING, "failed": State.FAILED, "succeeded": State.SUCCEEDED}
 
 

@@ -23,9 +23,8 @@ from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style
 from tests.support import kube_objects
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, JOBS, Answer, ApiServer, kubeconfig, serving, status
 
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/lab/pendingworkloads"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
 

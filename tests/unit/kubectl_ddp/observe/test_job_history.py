@@ -35,9 +35,15 @@ def seen(job: dict[str, Any], **changes: Any) -> JobState:
     return replace(job_state(kube_objects.snapshot(job), {}, where="local"), **changes)
 
 
-def test_a_submitted_job_is_there_with_its_program_and_without_its_environment() -> None:
-    job = a_job("u1", "Created")
+def submitted(state: str, **spec: Any) -> dict[str, Any]:
+    """A job of this machine that has been recorded in a state."""
+    job = a_job("u1", state, **spec)
     record_submission(job, seen(job))
+    return job
+
+
+def test_a_submitted_job_is_there_with_its_program_and_without_its_environment() -> None:
+    job = submitted("Created")
     [record] = read_history()
     assert (record.name, record.uid, record.where) == (job["metadata"]["name"], "u1", "local")
     assert record.program == "ddp_trainer train --lr 0.1"
@@ -46,14 +52,12 @@ def test_a_submitted_job_is_there_with_its_program_and_without_its_environment()
 
 
 def test_secrets_in_arguments_are_redacted() -> None:
-    job = a_job("u1", "Created", args=["train", "--api-key=hunter2hunter2"])
-    record_submission(job, seen(job))
+    submitted("Created", args=["train", "--api-key=hunter2hunter2"])
     assert "hunter2" not in history_file().read_text()
 
 
 def test_the_last_numbers_stay_when_the_pods_are_gone() -> None:
-    job = a_job("u1", "Running")
-    record_submission(job, seen(job))
+    job = submitted("Running")
     job_results.record_state(job, seen(job, step=7, loss=0.5, values={"accuracy": 0.9}), is_last=True)
     record_deletion("u1")
     [record] = read_history()
@@ -64,16 +68,14 @@ def test_the_last_numbers_stay_when_the_pods_are_gone() -> None:
 
 
 def test_a_job_that_ended_before_its_deletion_keeps_its_result() -> None:
-    job = a_job("u1", "Succeeded")
-    record_submission(job, seen(job))
+    job = submitted("Succeeded")
     job_results.record_state(job, seen(job), is_last=True)
     record_deletion("u1")
     assert read_history()[0].state == "Succeeded"
 
 
 def test_the_summary_of_a_job_that_nobody_watched_gives_its_last_numbers() -> None:
-    job = a_job("u1", "Succeeded")
-    record_submission(job, seen(job))
+    job = submitted("Succeeded")
     job_results.record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_last=True)
     record_deletion("u1")
     assert (read_history()[0].loss, read_history()[0].throughput) == (0.125, 40.0)
@@ -85,8 +87,7 @@ def test_a_job_of_somebody_else_is_not_added() -> None:
 
 
 def test_a_command_that_waits_adds_a_line_only_if_the_state_changes() -> None:
-    job = a_job("u1", "Running")
-    record_submission(job, seen(job))
+    job = submitted("Running")
     for step in range(20):
         job_results.record_state(job, seen(job, step=step))
     assert len(history_file().read_text().splitlines()) == 1
@@ -103,8 +104,7 @@ def test_a_command_that_waits_adds_a_line_only_if_the_state_changes() -> None:
     ],
 )
 def test_lines_that_are_no_records_are_skipped(text: str) -> None:
-    job = a_job("u1", "Running")
-    record_submission(job, seen(job))
+    submitted("Running")
     with history_file().open("a") as file:
         file.write(f"{text}\n")
     assert [record.uid for record in read_history()] == ["u1"]

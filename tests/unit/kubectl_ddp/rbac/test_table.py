@@ -21,7 +21,7 @@ from kubectl_ddp.rbac import rights
 from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, NEEDS, OWN, Right, permissions_to_check
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
+from tests.support.api_server import ALL_ALLOWED, GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving
 from tests.support.jobs import a_job
 
 STANDSTILL: Final = "the progress does not name every cause of a standstill"
@@ -143,8 +143,7 @@ class Recorder(ApiServer):
         if request.path == "/apis":
             return Answer(200, {"kind": "APIGroupDiscoveryList", "items": list(_discovery())})
         if request.path.startswith("/apis/authorization"):
-            rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-            return Answer(201, {"status": {"allowed": True, "resourceRules": rules}})
+            return ALL_ALLOWED
         return super().answer(request)
 
 

@@ -31,25 +31,16 @@ def given(clash: OptionConflict) -> list[str]:
     return words
 
 
-def refused_by_trainer(words: list[str], layout: str) -> BadConfig:
-    with pytest.raises(BadConfig) as caught:
-        check_shard(parse([*words, "--parallel", layout]))
-    return caught.value
-
-
-def refused_by_plugin(words: list[str], layout: str) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), **ONE_NODE)
-    return caught.value
-
-
 @pytest.mark.parametrize("clash", [*CLASHES, *WITHOUT_SHARD], ids=lambda value: f"{value.where}-{value.words[0].flag}")
 def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -> None:
     words, layout = given(clash), LAYOUTS[clash.where]
-    own, foreign = refused_by_plugin(words, layout), refused_by_trainer(words, layout)
-    assert (own.message, own.hint) == (foreign.message, foreign.hint)
-    assert own.message.startswith(clash.message.split("{")[0])
-    assert own.exit_code == 2
+    with pytest.raises(BadConfig) as foreign:
+        check_shard(parse([*words, "--parallel", layout]))
+    with pytest.raises(UsageError) as own:
+        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), **ONE_NODE)
+    assert (own.value.message, own.value.hint) == (foreign.value.message, foreign.value.hint)
+    assert own.value.message.startswith(clash.message.split("{")[0])
+    assert own.value.exit_code == 2
 
 
 @pytest.mark.parametrize("words", [

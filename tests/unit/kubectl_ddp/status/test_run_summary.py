@@ -9,13 +9,12 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import CREATED_EPOCH, job, pod, terminated
-from tests.support.scripted_backend import ScriptedBackend
+from tests.unit.kubectl_ddp.observe.test_result_annotations import keep
 
 NOW = CREATED_EPOCH + 90
 SPENT = {"productive": 80.0, "startup": 15.0, "restart": 5.0}
@@ -30,12 +29,6 @@ FAILED = {"rank": 1, "message": "ValueError: no", "result": "failed", "restarts"
 
 def ended(how: str, *pods: Object, annotations: dict[str, str] | None = None) -> Snapshot:
     return Snapshot(job("Created", how, metadata={"annotations": annotations or {}}), pods)
-
-
-def keep(snapshot: Snapshot) -> dict[str, str]:
-    backend = ScriptedBackend([snapshot])
-    persist_result(backend, snapshot.job, job_state(snapshot, {}))
-    return backend.annotations
 
 
 def known(state: JobState) -> tuple[Any, ...]:

@@ -70,8 +70,9 @@ def event(reason: str, message: str = "", index: int = 0) -> Object:
 PULLED = event("Pulled", 'Successfully pulled image "x" in 4.2s (5s including waiting). Image size: 7 bytes.')
 
 
-def of(*pods: Object, events: tuple[Object, ...] = (), **samples: Samples) -> Startup:
-    found = startup(job(), pods, {f"digits-worker-{name[1:]}": sample for name, sample in samples.items()}, events)
+def of(*pods: Object, events: tuple[Object, ...] = (), submitted: str = "", **samples: Samples) -> Startup:
+    made = job(metadata={"annotations": {Annotation.SUBMITTED: submitted}} if submitted else None)
+    found = startup(made, pods, {f"digits-worker-{name[1:]}": sample for name, sample in samples.items()}, events)
     assert found is not None
     return found
 
@@ -85,18 +86,13 @@ def test_every_second_from_submission_to_the_first_step_has_one_phase() -> None:
 
 
 def test_the_submission_is_exact_where_it_was_annotated() -> None:
-    made = job(metadata={"annotations": {Annotation.SUBMITTED: f"{CREATED_EPOCH - 0.75:.3f}"}})
-    found = startup(made, [a_pod()], {"digits-worker-0": told()})
-    assert found is not None
+    found = of(a_pod(), submitted=f"{CREATED_EPOCH - 0.75:.3f}", w0=told())
     assert found.total == pytest.approx(11.25 + sum(SPENT.values()))
 
 
 @pytest.mark.parametrize("annotated", ["soon", f"{CREATED_EPOCH - 86_400:.3f}", "nan"])
 def test_an_annotation_that_cannot_be_of_this_job_is_ignored(annotated: str) -> None:
-    made = job(metadata={"annotations": {Annotation.SUBMITTED: annotated}})
-    found = startup(made, [], {})
-    assert found is not None
-    assert found.submitted == CREATED_EPOCH
+    assert of(submitted=annotated).submitted == CREATED_EPOCH
 
 
 @pytest.mark.parametrize(
@@ -154,9 +150,7 @@ REPLACED = a_pod(created=600, scheduled=601, started=602)
 def test_a_pod_that_was_not_in_the_first_group_says_nothing_about_the_start_of_a_script() -> None:
     late = told(began=602.5, groups=(1, 2))
     assert startup(job(), [REPLACED], {"digits-worker-0": late}) is None
-    survivor = {"digits-worker-0": late, "digits-worker-1": told(groups=(2, 2))}
-    found = startup(job(), [REPLACED, a_pod(1)], survivor)
-    assert found is not None
+    found = of(REPLACED, a_pod(1), w0=late, w1=told(groups=(2, 2)))
     assert (found.pod, found.seconds["queue"]) == ("digits-worker-1", 2)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from kubectl_ddp.engines import ENGINES
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
 
 SLOW_TO_END = """
@@ -21,17 +22,11 @@ def tidy_up():
 atexit.register(tidy_up)
 sys.exit(main())
 """
-KINDS = (
-    "kubeflow.org/v1/namespaces/team/pytorchjobs",
-    "trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs",
-    "jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets",
-    "batch/v1/namespaces/team/jobs",
-)
 
 
 def test_a_second_ctrl_c_ends_a_list_at_once_and_leaves_no_traceback(tmp_path: Path) -> None:
     with serving(ApiServer()) as server:
-        requests = [f"GET /apis/{kind}" for kind in KINDS]
+        requests = [f"GET /apis/{kind.api_version}/namespaces/team/{kind.plural}" for kind in ENGINES.values()]
         for item in requests:
             server.next(item, Answer(200, cut=True, silence=60.0))
         command = [sys.executable, "-c", SLOW_TO_END, "list", "--kubeconfig", str(kubeconfig(tmp_path, server.url))]

@@ -26,12 +26,9 @@ from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import EVENTS, JOBS, PODS, Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
-PODS = "/api/v1/namespaces/team/pods"
-EVENTS = "/api/v1/namespaces/team/events"
 DIGITS = f"{JOBS}/digits"
 WORKER = f"{PODS}/digits-worker-0"
 

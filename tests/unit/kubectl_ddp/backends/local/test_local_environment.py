@@ -16,6 +16,10 @@ def operators(job_object: dict[str, Any]) -> dict[str, str]:
     return {variable["name"]: variable["value"] for variable in of_operator(job_object)}
 
 
+def resolved(*variables: dict[str, Any], **inherited: str) -> dict[str, str]:
+    return resolve([*variables], worker_pod(job(), 0, "127.9.9.2"), inherited=inherited, adapt=str)
+
+
 def test_an_elastic_job_gets_what_operator_1_9_gives_it() -> None:
     wanted = job(replicas=2, bounds=(1, 4))
     wanted["spec"]["elasticPolicy"] |= {
@@ -57,32 +61,27 @@ def test_one_bound_stands_for_both() -> None:
 
 
 def test_the_last_entry_of_a_name_wins_so_the_operator_does() -> None:
-    pod = worker_pod(job(), 0, "127.9.9.2")
-    variables = [{"name": "PET_NNODES", "value": "9"}, *of_operator(job())]
-    assert resolve(variables, pod, inherited={}, adapt=str)["PET_NNODES"] == "1:4"
+    assert resolved({"name": "PET_NNODES", "value": "9"}, *of_operator(job()))["PET_NNODES"] == "1:4"
 
 
 def test_references_are_expanded_from_what_came_before() -> None:
-    pod = worker_pod(job(), 0, "127.9.9.2")
     variables = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)/$(C)/$$(A)"}, {"name": "C", "value": "3"}]
-    assert resolve(variables, pod, inherited={}, adapt=str)["B"] == "1/$(C)/$(A)"
+    assert resolved(*variables)["B"] == "1/$(C)/$(A)"
 
 
 def test_a_secret_is_what_the_shell_exports() -> None:
-    pod = worker_pod(job(), 0, "127.9.9.2")
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
-    assert resolve([secret], pod, inherited={"TOKEN": "t"}, adapt=str) == {"TOKEN": "t"}
+    assert resolved(secret, TOKEN="t") == {"TOKEN": "t"}
     with pytest.raises(PreflightFailed, match=r"TOKEN comes from the Secret 'hub'.*Export TOKEN in your shell"):
-        resolve([secret], pod, inherited={}, adapt=str)
+        resolved(secret)
     secret["valueFrom"]["secretKeyRef"]["optional"] = True
-    assert resolve([secret], pod, inherited={}, adapt=str) == {}
+    assert resolved(secret) == {}
 
 
 def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
-    pod = worker_pod(job(), 0, "127.9.9.2")
     variable = {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}
     with pytest.raises(PreflightFailed, match=r"no field 'status\.phase'.*status\.podIP"):
-        resolve([variable], pod, inherited={}, adapt=str)
+        resolved(variable)
 
 
 @pytest.mark.parametrize(

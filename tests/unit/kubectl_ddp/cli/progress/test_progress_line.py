@@ -8,27 +8,17 @@ import pytest
 
 from ddp_trainer.common.time_classes import StartupPhase
 from kubectl_ddp.cli.internal.progress import ProgressLine, end_line, progress_line, start_line
-from kubectl_ddp.kube.objects import Object, Queued, Snapshot
+from kubectl_ddp.kube.objects import Queued, Snapshot
 from kubectl_ddp.status.job_state import JobState, Nodes, State, job_state
 from kubectl_ddp.status.startup import Startup
 from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, waiting
+from tests.unit.kubectl_ddp.status.test_startup import event
 
 TRAINING = JobState(
-    name="digits",
-    namespace="team",
-    where="lab",
-    uid="u",
-    state=State.RUNNING,
-    reason="",
-    nodes=Nodes(ready=4, desired=4, minimum=1, maximum=4),
-    step=120,
-    steps_planned=690,
-    eta_seconds=118.0,
-    processes_per_node=2,
-    world_size=8,
-    created=CREATED_EPOCH,
-    started=CREATED_EPOCH,
-)
+    name="digits", namespace="team", where="lab", uid="u", state=State.RUNNING, reason="", step=120, steps_planned=690,
+    nodes=Nodes(ready=4, desired=4, minimum=1, maximum=4), processes_per_node=2, world_size=8, eta_seconds=118.0,
+    created=CREATED_EPOCH, started=CREATED_EPOCH,
+)  # fmt: skip
 NOW = CREATED_EPOCH + 20.0
 HALF_READY = replace(TRAINING.nodes, ready=2)
 NONE_READY = replace(TRAINING.nodes, ready=0)
@@ -107,23 +97,14 @@ def test_a_job_that_runs_again_is_told_with_its_ranks_and_its_step() -> None:
     assert start_line(replace(TRAINING, step=None, world_size=None), 4.2) == "Job digits runs after 4s."
 
 
-def about_pod(index: int, reason: str, message: str = "") -> Object:
-    """An event of the kubelet."""
-    metadata = {"kind": "Pod", "name": f"digits-worker-{index}"}
-    return {"involvedObject": metadata, "reason": reason, "message": message}
-
-
 def test_the_size_of_the_image_is_known_once_a_pod_has_pulled_it() -> None:
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": CREATED}
     pulling = pod(1, waiting(), creationTimestamp=CREATED)
     pulling["status"]["conditions"] = [scheduled]
-    report = (
-        'Successfully pulled image "example.com/train:1" in 9s (9s including waiting). Image size: 3221225472 bytes.'
-    )
-    events = [about_pod(0, "Pulling"), about_pod(1, "Pulling")]
-    before = Snapshot(job("Created"), (pod(0), pulling), tuple(events))
-    after = replace(before, events=(*events, about_pod(0, "Pulled", report)))
-    assert [progress_line(job_state(item, {}), NOW).text for item in (before, after)] == [
-        "pulling the image, 1 of 2 pods ready",
-        "pulling the image, 1 of 2 pods ready, 3.0 GiB each",
-    ]
+    report = 'Successfully pulled image "a.b/train:1" in 9s (9s including waiting). Image size: 3221225472 bytes.'
+    events = (event("Pulling"), event("Pulling", index=1))
+    before = Snapshot(job("Created"), (pod(0), pulling), events)
+    after = replace(before, events=(*events, event("Pulled", report)))
+    text = "pulling the image, 1 of 2 pods ready"
+    assert progress_line(job_state(before, {}), NOW).text == text
+    assert progress_line(job_state(after, {}), NOW).text == f"{text}, 3.0 GiB each"

@@ -25,32 +25,15 @@ SICK = READY | {"status": {}}
 CONTROLLER = SICK | {"spec": {"containers": [{"args": ["--settle=10"]}]}}
 OPERATOR = "control-plane=kubeflow-training-operator"
 FACTS = doctor.ClusterFacts(
-    where="lab",
-    server="https://cluster.example.com",
-    namespace="team",
-    has_namespace=True,
-    version="v1.36.3",
-    user="ada",
-    engines=["pytorchjob", "job"],
-    gpus=16,
-    nodes=2,
+    where="lab", server="https://cluster.example.com", namespace="team", has_namespace=True, version="v1.36.3",
+    user="ada", engines=["pytorchjob", "job"], gpus=16, nodes=2, operators={OPERATOR: [READY]}, daemons=["calico-node"],
     groups={"kubeflow.org": "v1", "batch": "v1", "monitoring.coreos.com": "v1"},
     labels={"pod-security.kubernetes.io/enforce": "restricted"},
-    operators={OPERATOR: [READY]},
-    daemons=["calico-node"],
-)
+)  # fmt: skip
 LAPTOP = client.ClientFacts(
-    python="python",
-    kubectl="v1.36.3",
-    torch="2.13.0+cpu",
-    is_torch=True,
-    gpus=0,
-    shm=1 << 30,
-    plugin="/bin/kubectl-ddp",
-    completion="/bin/kubectl_complete-ddp",
-    jobs="/home/ada",
-    is_writable=True,
-)
+    python="python", kubectl="v1.36.3", torch="2.13.0+cpu", is_torch=True, gpus=0, shm=1 << 30, is_writable=True,
+    plugin="/bin/kubectl-ddp", completion="/bin/kubectl_complete-ddp", jobs="/home/ada",
+)  # fmt: skip
 
 
 def severities(found: list[Finding]) -> dict[str, Severity]:

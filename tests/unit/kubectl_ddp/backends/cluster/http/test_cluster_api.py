@@ -11,12 +11,10 @@ from kubectl_ddp.backends.cluster.http.api import PAGE, Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
-from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import JOBS, PODS, Answer, ApiServer, kubeconfig, status
 from tests.support.certificates import needs_openssl, self_signed
 from tests.support.ports import free_port
 
-PODS = "/api/v1/namespaces/team/pods"
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 CAUSES = [{"field": "spec.a", "message": "must be 1"}, {"field": "spec.b", "message": "must be 2"}]
 INVALID = status(422, "Invalid", "x", name="p", causes=CAUSES)
 

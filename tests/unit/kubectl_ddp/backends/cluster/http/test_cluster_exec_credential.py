@@ -18,11 +18,10 @@ from kubectl_ddp.backends.cluster.http.connection import RETRY_SECONDS, Login, c
 from kubectl_ddp.backends.cluster.http.kubeconfig import V1, Context, run_program
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 from kubectl_ddp.kube.objects import timestamp
-from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import PODS, Answer, ApiServer, kubeconfig, status
 from tests.support.certificates import NEW_KEY, needs_openssl
 from tests.support.clocks import Clock
 
-PODS = "/api/v1/namespaces/team/pods"
 SERVER = "https://cluster.example.com"
 
 

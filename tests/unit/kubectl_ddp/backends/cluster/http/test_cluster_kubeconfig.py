@@ -82,15 +82,10 @@ def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_p
     extra = {"example.com/scopes": ["view", "edit"]}
     user = {"token": "t", "as": "eve", "as-uid": "u1", "as-groups": ["admins", "ops"], "as-user-extra": extra}
     headers = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user))).login.session().headers
-    assert list(headers.items()) == [
-        ("authorization", "Bearer t"),
-        ("Impersonate-User", "eve"),
-        ("Impersonate-Uid", "u1"),
-        ("Impersonate-Group", "admins"),
-        ("Impersonate-Group", "ops"),
-        ("Impersonate-Extra-example.com%2Fscopes", "view"),
-        ("Impersonate-Extra-example.com%2Fscopes", "edit"),
-    ]
+    scopes = [("Extra-example.com%2Fscopes", scope) for scope in ("view", "edit")]
+    acts = [("User", "eve"), ("Uid", "u1"), ("Group", "admins"), ("Group", "ops"), *scopes]
+    impersonation = [(f"Impersonate-{key}", value) for key, value in acts]
+    assert list(headers.items()) == [("authorization", "Bearer t"), *impersonation]
     path = kubeconfig(tmp_path, SERVER, user={"token": "t", "as-groups": ["admins"]})
     with pytest.raises(UsageError, match=r"Impersonate-Group belong to a user who is acted as, .* with --as\."):
         connect(kubeconfig=str(path))

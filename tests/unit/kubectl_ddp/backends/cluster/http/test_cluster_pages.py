@@ -12,11 +12,9 @@ from kubectl_ddp.backends.cluster.read.jobs import strip_pod
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, status
+from tests.support.api_server import PODS, Answer, ApiServer, status
 from tests.support.scripted_backend import ScriptedBackend
 from tests.unit.kubectl_ddp.backends.cluster.test_cluster_backend import put_job
-
-PODS = "/api/v1/namespaces/team/pods"
 
 
 def page(token: str, *items: str) -> bytes:

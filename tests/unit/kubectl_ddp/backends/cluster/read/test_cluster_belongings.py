@@ -15,11 +15,8 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.backend import Kubectl
 from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig
+from tests.support.api_server import CONFIG_MAPS, EVENTS, ApiServer, kubeconfig
 from tests.unit.kubectl_ddp.backends.cluster.test_cluster_backend import put_job
-
-EVENTS = "/api/v1/namespaces/team/events"
-CONFIG_MAPS = "/api/v1/namespaces/team/configmaps"
 
 
 def put_event(server: ApiServer, metadata: str, moment: str, **fields: Any) -> None:

@@ -8,13 +8,10 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.read.preflight_reader import KUEUE_CONFIG
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render import render
-from tests.support.api_server import Answer, ApiServer, status
+from tests.support.api_server import ALL_ALLOWED, PODS, Answer, ApiServer, status
 from tests.support.jobs import a_job
 
 JOBS = "/apis/batch/v1/namespaces/team/jobs"
-PODS = "/api/v1/namespaces/team/pods"
-
-
 REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubject"
 
 
@@ -25,8 +22,7 @@ REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubject"
 def test_a_quota_that_refuses_an_object_is_told_once(
     server: ApiServer, backend: ClusterBackend, path: str, what: str, count: int
 ) -> None:
-    rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]
-    server.next(f"{REVIEWS}rulesreviews", Answer(201, {"status": {"resourceRules": rules}}))
+    server.next(f"{REVIEWS}rulesreviews", ALL_ALLOWED)
     text = f'"digits-store" is forbidden: exceeded quota: few, requested: {what}, used: {what}, limited: {what}'
     server.next(f"POST {path}", *[Answer(403, status(403, "Forbidden", text))] * 2)
     _, facts = backend.preflight(a_job(), render(a_job(), "run1"), is_thorough=True)

@@ -15,10 +15,9 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import secret_name
 from kubectl_ddp.values.quantity import NodeRange
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import GROUPS, JOBS, Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 STORES = "/apis/batch/v1/namespaces/team/jobs"
 SERVICES = "/api/v1/namespaces/team/services"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies"
@@ -74,22 +73,18 @@ def test_the_identical_job_again_changes_nothing(server: ApiServer, backend: Clu
     assert server.objects == before
 
 
-def test_another_job_of_the_name_is_refused_and_the_first_stays(server: ApiServer, backend: ClusterBackend) -> None:
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"nproc": 1}, "PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"),
+    ({"engine": Engine.JOB}, "another PyTorchJob 'digits' in namespace 'team'.*delete digits"),
+], ids=["the same engine", "another engine"])  # fmt: skip
+def test_another_job_of_the_name_is_refused_and_the_first_stays(
+    server: ApiServer, backend: ClusterBackend, changes: dict[str, Any], sentence: str
+) -> None:
+    """Pods of two engines would have the same labels, and each command would show both as one job."""
     backend.submit(digits())
     before = dict(server.objects)
-    with pytest.raises(
-        AlreadyExists, match=r"PyTorchJob 'digits' in namespace 'team' of context 'test' already.*--name"
-    ):
-        backend.submit(digits(nproc=1))
-    assert server.objects == before
-
-
-def test_the_name_on_another_engine_is_refused_before_a_change(server: ApiServer, backend: ClusterBackend) -> None:
-    """Their pods would have the same labels, and each command would show both as one job."""
-    backend.submit(digits())
-    before = dict(server.objects)
-    with pytest.raises(AlreadyExists, match=r"another PyTorchJob 'digits' in namespace 'team'.*delete digits"):
-        backend.submit(digits(engine=Engine.JOB))
+    with pytest.raises(AlreadyExists, match=sentence):
+        backend.submit(digits(**changes))
     assert server.objects == before
 
 
