@@ -106,7 +106,7 @@ class Agent:
     """Agent of one pod and listener of the link to the store. :meth:`run` is its main entry point."""
 
     def __init__(
-        self, setup: AgentConfig, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]
+        self, setup: AgentConfig, link: Link, children: Children, before_exit: Callable[[], Awaitable[None]]
     ) -> None:
         """Initialize the agent.
 
@@ -114,10 +114,10 @@ class Agent:
             setup: Configuration of this agent.
             link: Connection to the store.
             children: Child processes of this launcher.
-            last_words: Awaited when the run is over for good and no other pod will publish this pod's metrics.
+            before_exit: Awaited when the run is over for good and no other pod will publish this pod's metrics.
         """
         self._setup = setup
-        self._last_words = last_words
+        self._before_exit = before_exit
         self._exit_barrier = ExitBarrier()
         self._core = setup.core
         self._link = link
@@ -137,7 +137,7 @@ class Agent:
         self._restarts: dict[str, int] | None = None
         self._reported_failure: messages.Failure | None = None
         self._guard = self._build_guard()
-        self._hang_page = self._guard.page_server(setup.environment)
+        self._hang_page = self._guard.status_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
             setup.environment, log_line
         )
@@ -167,7 +167,7 @@ class Agent:
             children,
             environment,
             self._starting.preflight,
-            lambda trouble: self._do(self._core.on_gpus_probed(trouble)),
+            lambda trouble: self._do(self._core.on_probe_result(trouble)),
         )
         self._joining = JoinPreflight(
             setup.core, self._starting.preflight, self._starting.interface_variables, link.send, log_line
@@ -227,7 +227,7 @@ class Agent:
             self._port.close()
         self._report_outcome(finish)
         if finish.code < Exit.SIGNAL_BASE:
-            await self._last_words()
+            await self._before_exit()
             await self._exit_barrier.wait(self._link.send)
         await self._link.close()
         return finish.code
@@ -344,7 +344,7 @@ class Agent:
         """Report a worker that has ended: to the metrics, to the state machine, and in the run directory."""
         core = self._core
         failure = self._failures.ended(core.generation, local_rank, returncode)
-        failure = self._guard.worker_exited(local_rank, failure)
+        failure = self._guard.remove_worker(local_rank, failure)
         reason = FailureReason(failure.reason)
         if returncode and core.state is State.RUNNING:
             self._setup.recorder.failed(reason, failure.rank, failure.timestamp)
@@ -508,7 +508,7 @@ class Agent:
 
     # ------------------------------------------------------------------ the end
 
-    def _ranks_apart(self, world: int) -> dict[str, int]:
+    def _largest_partial_group(self, world: int) -> dict[str, int]:
         """Return the size of the largest process group that a local rank had, if none held all ranks of the run."""
         together = min(self._guard.largest_groups.values(), default=world)
         if world < 2 or together >= world or self._setup.program.kind == "command":
@@ -527,7 +527,7 @@ class Agent:
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
             world = generation.world_size if generation else 0
-            known = {**last_step(setup.recorder), **startup, **self._ranks_apart(world)}
+            known = {**last_step(setup.recorder), **startup, **self._largest_partial_group(world)}
             setup.report.succeeded(restarts, world_size=world, seconds=seconds, **known)
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}

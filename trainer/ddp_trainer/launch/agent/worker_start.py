@@ -65,7 +65,7 @@ class ForkServerWatch:
         if self._is_needed and (anew or self._timer is None):
             self.end()
             self._begins += anew
-            self._reschedule(self._pause if self._begins < 2 else SOON * self._pause)
+            self._schedule_poll(self._pause if self._begins < 2 else SOON * self._pause)
 
     def end(self) -> None:
         """Stop the watch: no fork server is needed, or workers are about to start."""
@@ -73,7 +73,7 @@ class ForkServerWatch:
             self._timer.cancel()
         self._timer, self._seen = None, 0
 
-    def _reschedule(self, pause: float) -> None:
+    def _schedule_poll(self, pause: float) -> None:
         self._timer = self._loop.call_later(pause, self._poll, pause)
 
     def _poll(self, pause: float) -> None:
@@ -83,7 +83,7 @@ class ForkServerWatch:
         finds torch starts the fork server.
         """
         if not self._workers.have_torch():
-            self._reschedule(2 * pause)
+            self._schedule_poll(2 * pause)
             return
         self._seen += 1
         imports = self._imports()
@@ -94,7 +94,7 @@ class ForkServerWatch:
             return
         if self._begins > 1 or self._seen >= MOST_LOOKS:
             self._workers.prepare_restart(None)
-        self._reschedule(self._pause if self._seen < MOST_LOOKS else 2 * pause)
+        self._schedule_poll(self._pause if self._seen < MOST_LOOKS else 2 * pause)
 
 
 LONGEST_IMPORT_SECONDS: Final = 120.0

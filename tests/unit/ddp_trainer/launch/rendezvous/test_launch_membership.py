@@ -91,7 +91,7 @@ def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
     run, (old,) = SimulatedRun.of(a_policy(1, 8), 0)
     run.wait(3)
     new = run.agent(1).connect()
-    run.membership.handle_and_tick(new.peer, Join(port=30001, is_prepared=True))
+    run.membership.handle_and_reconcile(new.peer, Join(port=30001, is_prepared=True))
     assert old.asked_to_stop == Stop(graceful=True)
 
 
@@ -100,7 +100,7 @@ def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None
     second.leave()
     first.join()
     assert first.runs is None
-    run.membership.handle_and_tick(second.peer, Leave(has_left=True))
+    run.membership.handle_and_reconcile(second.peer, Leave(has_left=True))
     assert first.runs == 2
     assert run.starts[-1].restarts == {"resize": 1}
 
