@@ -46,7 +46,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
     The function returns in the parent, and in each child: there, with the result of ``launch``. A second launcher in
     the same pod, for example for a measurement, gets no parent, since the record of crashes belongs to the first one.
     """
-    if link := ParentLink.from_environ(os.environ):
+    if link := ParentLink.from_env(os.environ):
         os.environ.pop(Env.RESTART_IN_PLACE, None)
         return _abort_on_error(partial(launch, link))
     record = LauncherRecordFile(os.environ)
@@ -64,8 +64,8 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
             connection = ParentSocket()
             launcher = os.fork()
             if not launcher:
-                _become_launcher(parent, mask)
-                return _abort_on_error(partial(launch, connection.become_link()))
+                _detach_launcher(parent, mask)
+                return _abort_on_error(partial(launch, connection.detach_link()))
         code, was_stopped = _wait_for(launcher)
         is_crash = code < 0 and not was_stopped
         fork_server = connection.fork_server() if is_crash else 0
@@ -86,7 +86,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
             connection.close()
 
 
-def _become_launcher(parent: int, mask: Iterable[int]) -> None:
+def _detach_launcher(parent: int, mask: Iterable[int]) -> None:
     """Detach this process from the parent's terminal, since the parent forwards signals, but not from its life."""
     os.setsid()
     with contextlib.suppress(OSError, AttributeError):

@@ -79,7 +79,7 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 """True for OpenMetrics → function that writes the page, and its content type."""
 
 
-class PageRouter:
+class RequestRouter:
     """Router from request paths to pages.
 
     Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the boards.
@@ -99,7 +99,7 @@ class PageRouter:
     def get_response(self, request: HttpRequest) -> Response | Awaitable[Response]:
         """Return the page at the request's path."""
         if request.path == "/metrics":
-            self.scrapes.asked(request.agent)
+            self.scrapes.record_request(request.agent)
             return self._metrics(request)
         if request.path == HISTORY_PATH:
             return self._once(HISTORY_PATH, self._history_response)
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     gpus = GpuSampler(arguments.directory)
     gpus.start()
     exposition = Exposition(arguments.directory, job, collectives=collectives, gpus=gpus)
-    pages = PageRouter(exposition, history, arguments.directory)
+    pages = RequestRouter(exposition, history, arguments.directory)
     reporter = _progress_reporter(arguments.directory)
     asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
     if reporter is not None:
@@ -184,7 +184,9 @@ def _save_history(history: History) -> None:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-async def _serve(pages: PageRouter, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
+async def _serve(
+    pages: RequestRouter, listener: socket.socket, parent: int, announcement: str, history: History
+) -> None:
     """Serve until SIGTERM, SIGINT or the end of the parent. After SIGUSR1, end with the next regular scrape."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -113,7 +113,7 @@ def fetch_slice(components: GroupComponents, request: Request, result: StepResul
     result.skipped += len(skipped)
     components.timer.end_phase(Phase.DATA_WAIT)
     if components.group.is_starting:
-        startup_times.reached(StartupPhase.FIRST_BATCH)
+        startup_times.end_phase(StartupPhase.FIRST_BATCH)
     if components.group.device.type != "cpu":
         batch = to_device(batch, components.group.device)
         components.timer.end_phase(Phase.HOST_TO_DEVICE)

@@ -17,7 +17,7 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import FormedGroup, NoopAgentRecorder, NoopRankRecorder
+from ddp_trainer.process.recorder import NoopAgentRecorder, NoopRankRecorder, RendezvousResult
 from tests.support.metrics_processes import rank_variables
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -69,7 +69,9 @@ def test_a_worker_that_has_no_place_yet_is_no_rank_or_the_one_before_it(tmp_path
 
 def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None:
     directory = tmp_path / "run" / "metrics"
-    attach.agent_recorder(directory, {}).group_formed(FormedGroup(2.0, 1, size=4, nodes=2, nodes_desired=2))
+    attach.agent_recorder(directory, {}).rendezvous_completed(
+        RendezvousResult(2.0, 1, size=4, nodes=2, nodes_desired=2)
+    )
     values = read(agent_board_path(directory), AGENT).values
     assert values[cell(Metric.GROUP_STATE, GroupState.PENDING)] == 1
     assert values[Metric.WORLD_SIZE] == 4
@@ -77,9 +79,9 @@ def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None
 
 
 def test_a_restarted_launcher_continues_to_count(tmp_path: Path) -> None:
-    group = FormedGroup(2.0, 1, size=4, nodes=2, nodes_desired=2)
-    attach.agent_recorder(tmp_path, {}).group_formed(group)
-    attach.agent_recorder(tmp_path, {}).group_formed(group._replace(seconds=3.0, generation=2))
+    group = RendezvousResult(2.0, 1, size=4, nodes=2, nodes_desired=2)
+    attach.agent_recorder(tmp_path, {}).rendezvous_completed(group)
+    attach.agent_recorder(tmp_path, {}).rendezvous_completed(group._replace(seconds=3.0, generation=2))
     assert read(agent_board_path(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
 
 

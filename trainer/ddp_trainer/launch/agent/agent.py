@@ -64,7 +64,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
-from ddp_trainer.process.recorder import FormedGroup
+from ddp_trainer.process.recorder import RendezvousResult
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
 
 PART_SECONDS: Final = 620.0
@@ -187,7 +187,7 @@ class Agent:
     def _build_workers(self, environment: Mapping[str, str]) -> Workers:
         setup, fork_server = self._setup, None
         if setup.preload is not None:
-            parent = setup.predecessor.parent
+            parent = setup.previous_launcher.parent
             fork_server = ForkServer(self._children, setup.program.python, setup.preload, environment, parent)
         return Workers(
             children=self._children,
@@ -209,7 +209,7 @@ class Agent:
             self._loop.add_signal_handler(which, self._on_signal, which)
         for which in {signal.SIGUSR1, signal.SIGUSR2}.difference(self._setup.signals):
             self._loop.add_signal_handler(which, self._pass_on, which)
-        self._setup.predecessor.report(self._setup.recorder)
+        self._setup.previous_launcher.report(self._setup.recorder)
         checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
         self._starting.import_first()
@@ -217,7 +217,7 @@ class Agent:
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
-        self._setup.predecessor.launcher_ended()
+        self._setup.previous_launcher.launcher_ended()
         await self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_orphans()
@@ -303,7 +303,7 @@ class Agent:
             self._import_as_members(message.modules)
         self._exit_barrier.on_message(message)
         if self._core.hello.crash:
-            self._setup.predecessor.store_reached()
+            self._setup.previous_launcher.clear_crash()
             self._core.hello = replace(self._core.hello, crash=None)
         self._do(self._core.on_message(message))
 
@@ -462,7 +462,7 @@ class Agent:
         self._children.kill_orphans()
         self._port = self._reserve_port()
         self._joined_at, self._joining_since = time.monotonic(), time.time()
-        self._moments.reached(LifecycleEvent.JOINED)
+        self._moments.record_event(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.getsockname()[1]))
 
     def _reserve_port(self) -> socket.socket:
@@ -477,12 +477,12 @@ class Agent:
 
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
-        self._moments.reached(LifecycleEvent.FORMED)
+        self._moments.record_event(LifecycleEvent.FORMED)
         size, nodes = generation.world_size, generation.node_count
         # Other pods have counted the restarts before this pod joined.
         before = generation.restarts if self._restarts is None else self._restarts
-        recorder.group_formed(
-            FormedGroup(
+        recorder.rendezvous_completed(
+            RendezvousResult(
                 seconds=time.monotonic() - self._joined_at,
                 generation=generation.number,
                 size=size,
@@ -498,8 +498,8 @@ class Agent:
             )
         )
         self._restarts = dict(generation.restarts)
-        if self._setup.predecessor.is_recorded:
-            self._setup.predecessor.group_formed(generation, recorder)
+        if self._setup.previous_launcher.is_recorded:
+            self._setup.previous_launcher.record_place(generation, recorder)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
         log_line(

@@ -26,7 +26,7 @@ from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.fork_server import begins_with_torch
+from ddp_trainer.launch.workers.fork_server import imports_torch_first
 from ddp_trainer.launch.workers.worker_group import Workers
 
 MOST_LOOKS: Final = 5
@@ -153,7 +153,7 @@ class Starting:
     def import_first(self) -> None:
         """Start the fork server before the first workers if their script begins with torch."""
         program = self.setup.program
-        if program.kind == "script" and begins_with_torch(Path(program.target)):
+        if program.kind == "script" and imports_torch_first(Path(program.target)):
             self.start_fork_server()
 
     def start_fork_server(self, imports: Path | None = None) -> None:
@@ -163,9 +163,9 @@ class Starting:
             has_imports = program.kind == "script" and program.target.endswith(".py")
             fork_server.start(Path(program.target) if has_imports else imports, has_workers=False)
             if imports:
-                fork_server.learn(imports)
+                fork_server.preload(imports)
             if fork_server.is_importing:
-                fork_server.when_imported(self.imported)
+                fork_server.call_when_ready(self.imported)
 
     def cancel(self) -> None:
         """Report workers as ended whose start waits for the fork server."""
@@ -183,17 +183,17 @@ class Starting:
         if fork_server is None or not fork_server.is_importing or len(self.workers.alive) == size:
             start()
             return
-        self.moments.reached(LifecycleEvent.IMPORTING)
+        self.moments.record_event(LifecycleEvent.IMPORTING)
         self.held = start
         limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, fork_server.stop)
 
-        def imported() -> None:
+        def on_ready() -> None:
             limit.cancel()
             if self.held is start:
                 self.held = None
                 self._after_imports(start)
 
-        fork_server.when_imported(imported)
+        fork_server.call_when_ready(on_ready)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""

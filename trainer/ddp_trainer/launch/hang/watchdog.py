@@ -200,7 +200,7 @@ class HangGuard:
         """
         watch = self._watches.pop(local_rank, None)
         if watch and watch.cells[heartbeat_page.HAS_DISTRIBUTED]:
-            self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.HAS_MET])
+            self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.LARGEST_GROUP])
         self._leaving.pop(local_rank, None)
         if local_rank not in self._condemned or failure.exit_code == Exit.SUCCESS:
             return failure

@@ -1,6 +1,6 @@
 """Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
 
-For a script that begins with the import of torch (:func:`begins_with_torch`), it starts with the launcher, and the
+For a script that begins with the import of torch (:func:`imports_torch_first`), it starts with the launcher, and the
 first workers are forked too: each module is imported once in a pod, while the group still forms. For other programs,
 it starts some seconds after the first workers, if these have loaded torch. It imports those of the workers' imports
 that are the same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
@@ -138,7 +138,7 @@ class ForkServer:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control, self._poll_ready)
 
-    def learn(self, imports: Path) -> None:
+    def preload(self, imports: Path) -> None:
         """Import the modules that a file lists as well, in the process that runs, or in a new one."""
         if self._control is None:
             self.start(imports)
@@ -163,7 +163,7 @@ class ForkServer:
         """True while a process runs that is not ready to fork yet."""
         return self._control is not None and not self._poll_ready()
 
-    def when_imported(self, then: Callable[[], None]) -> None:
+    def call_when_ready(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the process that is importing is ready, or gone."""
         if then not in self._waiting:
             self._waiting.append(then)
@@ -256,7 +256,7 @@ def read_modules(file: Path) -> tuple[str, ...]:
     return names if len(names) <= MOST_MODULES and sum(map(len, names)) <= MOST_MODULE_BYTES else ()
 
 
-def begins_with_torch(script: Path) -> bool:
+def imports_torch_first(script: Path) -> bool:
     """Return whether a Python script imports torch before it can change what torch reads from the environment."""
     try:
         text = script.read_text(encoding="utf-8")

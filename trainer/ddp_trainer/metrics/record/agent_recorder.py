@@ -17,7 +17,7 @@ from ddp_trainer.common.time_classes import IN_POD, JobTime
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, InvalidBoardError, read
-from ddp_trainer.process.recorder import AgentRecorder, FormedGroup
+from ddp_trainer.process.recorder import AgentRecorder, RendezvousResult
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: "ddp_collective_timeouts_total",
@@ -86,10 +86,10 @@ class BoardAgentRecorder(AgentRecorder):
         """Record the number of connections that the store has refused since it started."""
         self._record("rejected_connections", {"ddp_rendezvous_refused_connections_total": count})
 
-    def group_formed(self, group: FormedGroup) -> None:
+    def rendezvous_completed(self, group: RendezvousResult) -> None:
         """Record a completed rendezvous, and count the restarts that led to it."""
         self._record(
-            "group_formed",
+            "rendezvous_completed",
             {
                 "ddp_rendezvous_last_duration_seconds": group.seconds,
                 Metric.RENDEZVOUS_ROUND: group.generation,

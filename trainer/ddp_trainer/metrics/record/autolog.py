@@ -42,7 +42,7 @@ def listen(torch: Any, began: float) -> None:
         torch: The module.
         began: Unix time at which the program began.
     """
-    startup_times.reached(StartupPhase.INTERPRETER, began)
+    startup_times.end_phase(StartupPhase.INTERPRETER, began)
     startup_times.STARTUP.torch_imported()
     recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
@@ -67,7 +67,7 @@ class AutoRecorder:
 
     def record_first_batch(self) -> None:
         """Record the arrival of the first batch."""
-        startup_times.reached(StartupPhase.FIRST_BATCH)
+        startup_times.end_phase(StartupPhase.FIRST_BATCH)
 
     def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
         """Record steps, and return the number of steps after which the sampler needs the next report.

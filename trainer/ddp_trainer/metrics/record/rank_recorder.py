@@ -95,7 +95,7 @@ class BoardRankRecorder(RankRecorder):
         self._look_at = self._sample_at = self._looked_at + watch.first
 
     @suppress_errors
-    def follow_startup(self, startup: StartupTimes) -> None:
+    def record_startup(self, startup: StartupTimes) -> None:
         """Record the phases of this process's start, unless an earlier process of the pod has taken a step."""
         if math.isnan(self._cells[STARTED]):
             self._startup, startup.listener = startup, self._record_startup

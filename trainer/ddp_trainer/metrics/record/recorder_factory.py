@@ -102,7 +102,7 @@ def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool =
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no board in %s (%s); training continues", directory, error)
     if recorder is None:
-        recorder = NoopRankRecorder(marks(environment), _own_values(None, os.getpid()).take)
+        recorder = NoopRankRecorder(marks(environment), _user_values(None, os.getpid()).take)
     _recorders[_key(environment)] = recorder
     return recorder
 
@@ -143,7 +143,7 @@ def log(environment: Mapping[str, str] = os.environ, /, **values: Any) -> Log:
     key = _key(environment)
     if key not in _logs:
         recorder = _recorders.get(key) or open_rank_recorder(environment)
-        own = recorder.user_values if isinstance(recorder, BoardRankRecorder) else _own_values(None, os.getpid())
+        own = recorder.user_values if isinstance(recorder, BoardRankRecorder) else _user_values(None, os.getpid())
         _logs[key] = Log(recorder, own=own)
     if values:
         _logs[key](**values)
@@ -155,7 +155,7 @@ def _key(environment: Mapping[str, str]) -> _Key:
 
 
 @cache
-def _own_values(board: Path | None, pid: int) -> UserValues:  # noqa: ARG001 - a fork has values of its own
+def _user_values(board: Path | None, pid: int) -> UserValues:  # noqa: ARG001 - a fork has values of its own
     """Return the values of the script, which all recorders of this process and its log share."""
     return UserValues(None if board is None else user_values_path(board))
 
@@ -201,10 +201,10 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )
-    recorder = BoardRankRecorder(board, marks=marks(environment), own=_own_values(path, os.getpid()))
+    recorder = BoardRankRecorder(board, marks=marks(environment), own=_user_values(path, os.getpid()))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
     if local_rank == 0:
-        recorder.follow_startup(STARTUP)
+        recorder.record_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
     watch_gc(partial(recorder.add, Metric.GC_PAUSE_SECONDS))
     return recorder

@@ -69,7 +69,7 @@ class MetricSource:
     own: Mapping[str, float] = field(default_factory=dict)
     """Values of the script, by the names that it has given them."""
 
-    def tell(self, family: Family, job: str, exposed: Exposed) -> None:
+    def add_samples(self, family: Family, job: str, exposed: Exposed) -> None:
         """Add its samples of ``family`` to ``exposed``."""
         if family.scope not in self.scopes:
             return
@@ -123,7 +123,7 @@ class Exposition(Collector):
         for family in FAMILIES:
             exposed = _empty(family)
             for speaker in speakers:
-                speaker.tell(family, self._job, exposed)
+                speaker.add_samples(family, self._job, exposed)
             if exposed.samples:
                 yield exposed
         self._scrapes += 1

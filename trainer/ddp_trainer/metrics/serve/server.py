@@ -263,7 +263,7 @@ class ScrapeTracker:
         self._over: float | None = None
         self._deadline = 0.0
 
-    def asked(self, agent: str) -> None:
+    def record_request(self, agent: str) -> None:
         """Record a request for the metrics.
 
         Args:

@@ -15,7 +15,7 @@ import pytest
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
 from ddp_trainer.launch.in_worker.heartbeat import LEARNT
-from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer, begins_with_torch
+from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer, imports_torch_first
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -75,14 +75,14 @@ def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Pat
     body = f"""
     ready = asyncio.Event()
     server.start()
-    server.learn(pathlib.Path({str(imports)!r}))
-    server.when_imported(ready.set)
+    server.preload(pathlib.Path({str(imports)!r}))
+    server.call_when_ready(ready.set)
     await ready.wait()
     print(server.is_importing, pathlib.Path("sklearn-was").read_text())
     ready.clear()
-    server.learn(pathlib.Path({str(imports)!r}))
+    server.preload(pathlib.Path({str(imports)!r}))
     print(server.is_importing, server.fork({{}}, 1, 2, 1))
-    server.when_imported(ready.set)
+    server.call_when_ready(ready.set)
     await ready.wait()
     print(server.fork({{}}, 1, 2, 1) is not None)
     """
@@ -102,7 +102,7 @@ def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Pat
 def test_torch_is_imported_early_where_a_script_begins_with_it(tmp_path: Path, script: str, begins: bool) -> None:
     file = tmp_path / "train.py"
     file.write_text(script)
-    assert begins_with_torch(file) is begins
+    assert imports_torch_first(file) is begins
 
 
 def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
-from ddp_trainer.process.recorder import FormedGroup, RankRecorder
+from ddp_trainer.process.recorder import RankRecorder, RendezvousResult
 from tests.support.metrics_processes import rank_variables
 from tests.support.recorder_server import entry, record, recorder_at
 
@@ -52,7 +52,7 @@ def pod(directory: Path, *ranks: int) -> None:
     """Write the boards of a pod in which everything has been reported once."""
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
-    agent.group_formed(FormedGroup(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
+    agent.rendezvous_completed(RendezvousResult(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
     agent.failed(FailureReason.SIGKILL, 3, 1.5)
     agent.stalled(31.5, 2)
     for local, number in enumerate(ranks):

@@ -21,7 +21,7 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, FormedGroup, RankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, RendezvousResult
 from ddp_trainer.process.startup_times import StartupTimes
 
 seconds = some.floats(0, 1e3)
@@ -78,8 +78,8 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
 def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # whatever other tests have compiled
     startup = StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0)
-    rank.board_recorder.follow_startup(startup)
-    startup.reached(StartupPhase.RENDEZVOUS, 1004.0)
+    rank.board_recorder.record_startup(startup)
+    startup.end_phase(StartupPhase.RENDEZVOUS, 1004.0)
     assert rank[cell(Metric.STARTUP, StartupPhase.RENDEZVOUS)] == 4.0
     assert cell(Metric.STARTUP, StartupPhase.FIRST_STEP) not in read(rank.path, RANK).values
     rank.recorder.step(1, 0, 16, 1.0, 0, 2.0, 1.0, 0, 0, 0, 0)
@@ -91,10 +91,10 @@ def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatc
 
 
 def test_a_restarted_worker_leaves_the_start_of_its_pod_alone(rank: Rank) -> None:
-    rank.board_recorder.follow_startup(StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0))
+    rank.board_recorder.record_startup(StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0))
     rank.recorder.step(1, 0, 16, *[0.0] * len(Phase))
     later = BoardRankRecorder(rank.board)
-    later.follow_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
+    later.record_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
     later.step(2, 0, 16, *[0.0] * len(Phase))
     assert rank[Metric.AGENT_START] == 1000.0
 
@@ -215,10 +215,10 @@ def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank
 
 
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
-    first = FormedGroup(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
-    agent.recorder.group_formed(first)
+    first = RendezvousResult(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
+    agent.recorder.rendezvous_completed(first)
     changed = {RestartCause.FAILURE: 2, RestartCause.RESIZE: 1}
-    agent.recorder.group_formed(
+    agent.recorder.rendezvous_completed(
         first._replace(seconds=0.5, generation=2, size=4, nodes=2, first_rank=2, restarts_left=1, restarts=changed)
     )
     agent.recorder.rendezvous_failed()
