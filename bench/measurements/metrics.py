@@ -112,7 +112,7 @@ def time_cold_call(step: Step) -> float:
 
 
 def make_recorder_step(directory: Path) -> Step:
-    """A step of rank 0 on a board; the other ranks of the pod have stepped once."""
+    """A step of rank 0 in a metrics file; the other ranks of the pod have stepped once."""
     from ddp_trainer.metrics import attach
     from ddp_trainer.process.recorder import RendezvousResult
 

@@ -36,7 +36,7 @@ from ddp_trainer.launch.protocol.messages import Failure, Over, Verdict
 from ddp_trainer.process.worker_protocol import Left
 
 OF_A_COLLECTIVE: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT}
-"""Reasons of failures of a collective, which count on the rank's board."""
+"""Reasons of failures of a collective, which count in the rank's metrics file."""
 
 CONSEQUENCES: Final = {*OF_A_COLLECTIVE, FailureReason.SIGTERM}
 """Reasons of failures that need no fault of the worker itself: a peer died, or SIGTERM stopped the worker."""

@@ -1,8 +1,8 @@
 """HTTP server that Prometheus scrapes, one process per pod.
 
 Start it with ``python -m ddp_trainer aggregate --directory D --port P``. The launcher starts it before torch is
-imported, and it ends with the launcher. It reads boards and never waits for a rank, so it also serves ranks that hang,
-hold the GIL, are stopped or dead.
+imported, and it ends with the launcher. It reads metrics files and never waits for a rank, so it also serves ranks that
+hang, hold the GIL, are stopped or dead.
 
 Exit codes: 0 after a stop signal or the end of the launcher; 1 if it cannot listen (training continues without
 metrics); 2 for a usage error.
@@ -63,7 +63,7 @@ LOOPBACK: Final = "127.0.0.1"
 LOCAL_JOB: Final = "local"
 """Value of the label ``ddp_job`` if the job has no name."""
 FRESH_SECONDS: Final = 0.05
-"""Seconds for which a page is served again. A flood of scrapes reads the boards once per interval."""
+"""Seconds for which a page is served again. A flood of scrapes reads the metrics files once per interval."""
 MOST_PAGES: Final = 8
 """Pages kept per interval. A further selection of families receives the page with all families."""
 _COLLECTED: Final = "collected"
@@ -82,7 +82,7 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 class RequestRouter:
     """Router from request paths to pages.
 
-    Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the boards.
+    Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the metrics files.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RequestRouter:
         return Response(text.encode(), content_type="application/json")
 
     def _once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return the object cached under this name since the last reading of the boards, or make it."""
+        """Return the object cached under this name since the last reading of the metrics files, or make it."""
         if self._clock() - self._made_at >= FRESH_SECONDS:
             self._made.clear()
         if name not in self._made:
@@ -269,7 +269,7 @@ def argument_parser() -> argparse.ArgumentParser:
         type=Path,
         default=directory,
         required=not directory,
-        help=f"directory of the boards (default ${Env.METRICS_DIR})",
+        help=f"directory of the metrics files (default ${Env.METRICS_DIR})",
     )
     parser.add_argument(
         "--port",

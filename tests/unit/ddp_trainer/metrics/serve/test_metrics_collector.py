@@ -22,7 +22,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.families.family import Kind, Scope, Source
 from ddp_trainer.metrics.families.pod_families import FAMILIES
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
@@ -43,9 +43,9 @@ def rank(directory: Path, number: int, *, local: int, of: int = 2) -> RankRecord
 
 def report_gpu(recorder: RankRecorder) -> None:
     """Report the memory and the speed of a GPU."""
-    assert isinstance(recorder, BoardRankRecorder)
+    assert isinstance(recorder, MmapRankRecorder)
     recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
-    recorder._board.put({Metric.PEAK_FLOPS: 1e15})
+    recorder._file.put({Metric.PEAK_FLOPS: 1e15})
 
 
 def pod(directory: Path, *ranks: int) -> None:
