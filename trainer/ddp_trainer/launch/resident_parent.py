@@ -24,7 +24,7 @@ from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.launch.host.parent_link import LauncherRecordFile, ParentLink, ParentSocket
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.exit_codes import of_wait_status
-from ddp_trainer.process.process_tree import become_subreaper, children_of
+from ddp_trainer.process.process_tree import children_of, set_child_subreaper
 
 MOST_EARLY_CRASHES: Final = 3
 """Crashes in a row of launchers that had not joined a group. After the last one, the parent exits with its code."""
@@ -55,7 +55,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
         return launch(None)
     # The container itself may have died and restarted, for example of a lack of memory.
     record.record_crash(KILLED, time.time())
-    become_subreaper()
+    set_child_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS | {signal.SIGCHLD})
     early_crashes = launcher = 0
     parent = os.getpid()

@@ -109,7 +109,9 @@ def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
     broken = environment(tmp_path / folder, **variables)
     attach.rank_recorder(broken).step(*ONE_STEP)
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"metrics are off for this rank: no metrics file in {broken[Env.METRICS_DIR]} (")
+    assert record.getMessage().startswith(
+        f"metrics are off for this rank: no metrics file in {broken[Env.METRICS_DIR]} ("
+    )
     assert "\n" not in record.getMessage()
 
 

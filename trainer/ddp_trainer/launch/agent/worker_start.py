@@ -39,7 +39,7 @@ class ForkServerWatch:
     """Periodic look at the workers. Surviving workers already have torch, so it continues when the group re-forms."""
 
     def __init__(
-        self, workers: Workers, pause: float, imports: Callable[[], Path | None], learnt: Callable[[Path], None]
+        self, workers: Workers, pause: float, imports: Callable[[], Path | None], on_imports: Callable[[Path], None]
     ) -> None:
         """Initialize the watch.
 
@@ -47,14 +47,14 @@ class ForkServerWatch:
             workers: Workers to look at.
             pause: Seconds between two looks.
             imports: See :meth:`HangGuard.imports`.
-            learnt: Called with this file when workers have written it.
+            on_imports: Called with this file when workers have written it.
         """
         self._loop = asyncio.get_running_loop()
         self._workers = workers
         self._is_needed = workers.supports_fork_server
         self._pause = pause
         self._imports = imports
-        self._learnt = learnt
+        self._on_imports = on_imports
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0
         self._begins = 0
@@ -90,7 +90,7 @@ class ForkServerWatch:
         if imports and (self._seen > 1 or self._begins > 1):
             self._timer = None
             self._workers.prepare_restart(imports)
-            self._learnt(imports)
+            self._on_imports(imports)
             return
         if self._begins > 1 or self._seen >= MOST_LOOKS:
             self._workers.prepare_restart(None)
@@ -123,7 +123,7 @@ class Starting:
     """Called with the reason if no worker can be started."""
     imported: Callable[[], None]
     """Called when the fork server has imported what workers need."""
-    learnt: Callable[[Path], None]
+    on_imports: Callable[[Path], None]
     """Called with the file of the modules that workers have imported."""
     preflight: Preflight = field(init=False)
     """Preflight of this node."""
@@ -138,7 +138,7 @@ class Starting:
         script = setup.program.target if setup.program.kind == "script" else ""
         self.preflight = Preflight(self.children, setup.care, size, script, setup.log_dir, self.environment)
         self._fork_server_watch = ForkServerWatch(
-            self.workers, setup.fork_server_delay / 2, self.guard.imports, self.learnt
+            self.workers, setup.fork_server_delay / 2, self.guard.imports, self.on_imports
         )
 
     def prepare(self) -> None:

@@ -226,9 +226,9 @@ def have(paths: list[str]) -> None:
             pass
 
 
-def alike_packages() -> frozenset[str]:
+def preload_packages() -> frozenset[str]:
     """Return the packages that import in the same way on every rank."""
-    return frozenset(_load("heartbeat.py").LEARNT)
+    return frozenset(_load("heartbeat.py").PRELOAD_PACKAGES)
 
 
 def _load(path: str) -> Any:

@@ -23,7 +23,7 @@ IMPORTS_STABLE_SECONDS = 2.0
 """Seconds without an import, in a group, to the list of imports. By then a script has built its model, wrapped it and
 taken a step.
 """
-LEARNT = frozenset(
+PRELOAD_PACKAGES = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
     | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer", "ddp_workloads"}
 )
@@ -285,7 +285,9 @@ def write_stacks_on_signal(page: Any, cells: Any, path: str) -> Any:
 def write_imports(path: str) -> None:
     """Write the names of imported modules for the fork server of the next workers."""
     try:
-        known = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in LEARNT]
+        known = [
+            (name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in PRELOAD_PACKAGES
+        ]
         with open(f"{path}.new", "w") as file:  # noqa: PTH123
             file.write("\n".join(name for name, module in known if is_loaded(module)))
         os.replace(f"{path}.new", path)  # noqa: PTH105

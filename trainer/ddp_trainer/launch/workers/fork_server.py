@@ -84,12 +84,12 @@ class ForkServer:
         """True while there is a process, ready or not."""
         self._pid = 0
         self._gate = -1
-        self._is_ready = self._has_learnt = False
+        self._is_ready = self._has_preloaded = False
         self._later: Path | None = None
         """File of the modules to import next."""
         self._waiting: list[Callable[[], None]] = []
         self._starts = 0
-        self._learns = True
+        self._can_preload = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
         self._parent = () if parent is None else (parent.descriptor,)
         if parent and parent.fork_server:
@@ -115,9 +115,9 @@ class ForkServer:
         with server_end:
             passed = (server_end.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
-            self._has_learnt = bool(imports and self._learns)
-            learnt = [str(imports)] if self._has_learnt else []
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *learnt]
+            self._has_preloaded = bool(imports and self._can_preload)
+            preloaded = [str(imports)] if self._has_preloaded else []
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *preloaded]
             try:
                 self._pid = self._children.start(
                     command,
@@ -142,14 +142,14 @@ class ForkServer:
         """Import the modules that a file lists as well, in the process that runs, or in a new one."""
         if self._control is None:
             self.start(imports)
-        elif self._learns:
+        elif self._can_preload:
             self._later = imports
             if self._is_ready:
                 self._request_imports()
 
     def _request_imports(self) -> None:
         body = json.dumps({"imports": str(self._later)}).encode()
-        self._later, self._is_ready, self._has_learnt = None, False, True
+        self._later, self._is_ready, self._has_preloaded = None, False, True
         if self._control:
             try:
                 self._control.sendall(_LENGTH.pack(len(body)) + body)
@@ -234,8 +234,8 @@ class ForkServer:
         """
         gave_up = control is self._control and not self._poll_ready() and returncode >= 0
         self._close_control(control)
-        if gave_up and self._has_learnt:
-            self._learns = False
+        if gave_up and self._has_preloaded:
+            self._can_preload = False
             self.start()
 
     def _close_control(self, control: socket.socket) -> None:
