@@ -298,7 +298,7 @@ def open_corpus(place: Path | StorageUrl, *, least: int) -> Corpus | StoredCorpu
     """
     if isinstance(place, Path) and _is_small(place):
         return read(place, least=least)
-    return list_corpus(open_storage(place), least=least, is_text=_is_taken, is_for_test=_is_for_test)
+    return list_corpus(open_storage(place), least=least, is_text=_is_text_file, is_for_test=_is_for_test)
 
 
 def _is_small(folder: Path) -> bool:
@@ -311,7 +311,7 @@ def _is_small(folder: Path) -> bool:
     return True
 
 
-def _is_taken(file: PurePosixPath) -> bool:
+def _is_text_file(file: PurePosixPath) -> bool:
     """Return whether a stored file is text, by its name alone."""
     return not any(part.startswith(".") or part in _SKIPPED for part in file.parts)
 

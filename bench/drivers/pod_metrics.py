@@ -78,13 +78,13 @@ def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
     from ddp_trainer.metrics import attach
     from ddp_trainer.metrics.serve.collector import Exposition
     from ddp_trainer.metrics.serve.server import Selection, families_in
-    from ddp_trainer.process.recorder import FormedGroup
+    from ddp_trainer.process.recorder import RendezvousResult
 
     with tempfile.TemporaryDirectory() as folder:
         agent = attach.agent_recorder(Path(folder), {})
         agent.state(GroupState.RUNNING)
         nodes = world // RANKS
-        agent.group_formed(FormedGroup(1.5, 1, size=world, nodes=nodes, nodes_desired=nodes))
+        agent.rendezvous_completed(RendezvousResult(1.5, 1, size=world, nodes=nodes, nodes_desired=nodes))
         for local in range(RANKS):
             render_metrics = {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(RANKS)}
             recorder = attach.rank_recorder({"DDP_METRICS_DIR": folder, **render_metrics})

@@ -112,9 +112,9 @@ def time_cold_call(step: Step) -> float:
 
 
 def make_recorder_step(directory: Path) -> Step:
-    """A step of rank 0 on a board; the other ranks of the pod have stepped once."""
+    """A step of rank 0 in a metrics file; the other ranks of the pod have stepped once."""
     from ddp_trainer.metrics import attach
-    from ddp_trainer.process.recorder import FormedGroup
+    from ddp_trainer.process.recorder import RendezvousResult
 
     recorders = []
     for rank in range(RANKS):
@@ -123,7 +123,9 @@ def make_recorder_step(directory: Path) -> Step:
         recorder.identity(rank=rank, local_rank=rank, world_size=RANKS, backend="gloo", device="cpu")
         recorder.step(1, 0, 16, *PHASE_SECONDS)
         recorders.append(recorder)
-    attach.agent_recorder(directory, {}).group_formed(FormedGroup(1.5, 1, size=RANKS, nodes=1, nodes_desired=1))
+    attach.agent_recorder(directory, {}).rendezvous_completed(
+        RendezvousResult(1.5, 1, size=RANKS, nodes=1, nodes_desired=1)
+    )
     record = recorders[0].step
     return lambda number: record(number, 0, 16, *PHASE_SECONDS)
 

@@ -2,9 +2,9 @@
 
 Every loop is a separate process, in turns, and the model inside keeps the time
 (``bench/workloads/overhead_workload.py``). A perceptron of 26,000 weights on one process shows what is added in
-microseconds; a GPT of 9.5 million weights on two gloo ranks shows whether any of it matters. Ours records metrics on a
-real board, updates the sample tracker, votes, checks all gradients and has a checkpoint directory; no evaluation and
-no save falls into the timed steps.
+microseconds; a GPT of 9.5 million weights on two gloo ranks shows whether any of it matters. Ours records metrics in a
+real file, updates the sample tracker, votes, checks all gradients and has a checkpoint directory; no evaluation and no
+save falls into the timed steps.
 
 The loop by hand is as lean as its author can write it: no DataLoader, no DistributedSampler, no report of the loss.
 Only its optimizer is torch's AdamW as it comes, which on the CPU goes over the weights one by one. So ours runs twice.

@@ -45,7 +45,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import SampleTracker
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.train_state import load_whole_state
+from ddp_trainer.train.loop.train_state import load_full_state
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from tests.support.forked_ranks import run_ranks
 from tests.support.train_builders import ALONE, a_directory, a_manifest
@@ -257,7 +257,7 @@ def time_load(place: Path, model: nn.Module, optimizer: OptimizerWrapper, *, unt
     found = broadcast_latest_checkpoint(read(place, verified=False), ALONE, lambda _: None)
     assert found is not None
     verification = BackgroundVerification(found, ALONE, print)
-    load_whole_state(found, model, optimizer)
+    load_full_state(found, model, optimizer)
     verification.start()
     seconds = time.perf_counter() - began
     optimizer.wait_for_copies()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.autolog import AutoRecorder, Hooks
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.metrics.record.step_detector import StepDetector
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
@@ -39,7 +39,7 @@ class AutologLoop:
         recorder = recorder_factory.open_rank_recorder(
             os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False
         )
-        assert isinstance(recorder, BoardRankRecorder)
+        assert isinstance(recorder, MmapRankRecorder)
         self.recorder = recorder
         self._hooks = Hooks(torch, StepDetector(AutoRecorder(torch, recorder)))
 
@@ -76,9 +76,9 @@ class AutologLoop:
 
 
 class Ledger:
-    """Time breakdown of a job, as the trainer keeps it: beside the checkpoints and on the board."""
+    """Time breakdown of a job, as the trainer keeps it: beside the checkpoints and in the metrics file."""
 
-    def __init__(self, directory: Path, recorder: BoardRankRecorder) -> None:
+    def __init__(self, directory: Path, recorder: MmapRankRecorder) -> None:
         self._history = GoodputTracker(StepTimer(time.perf_counter))
         self._history.load(ProgressFile(directory, "bench"), recorder, ALONE, time.time(), HERE)
         self._history.begin_restore()

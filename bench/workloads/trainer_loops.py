@@ -109,7 +109,7 @@ def ours_same_optimizer(work: Workload, clock: Clock) -> None:
 
 
 def run_trainer(task: PlainTask, work: Workload, clock: Clock, *, parallel: LayoutRange | None = None) -> None:
-    """Train like ``ddp_trainer train``: board, sample tracker, vote, phases, guards, stop requests, timed checkpoints.
+    """Train like ``ddp_trainer train``: metrics, sample tracker, vote, phases, guards, stop requests, checkpoints.
 
     There are as many batch slices as ranks, as in a job of fixed size.
     """

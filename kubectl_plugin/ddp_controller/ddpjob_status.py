@@ -113,7 +113,7 @@ def result_of(job: Object) -> JobResult:
 
 def _message(state: JobState) -> str:
     error = state.first_error
-    text = f"{error.location}: {error.headline}" if error is not None and state.is_terminal else state.reason
+    text = f"{error.location}: {error.first_line}" if error is not None and state.is_terminal else state.reason
     return text[:MOST_MESSAGE_CHARACTERS]
 
 

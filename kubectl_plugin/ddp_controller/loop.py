@@ -73,7 +73,7 @@ class Controller:
     def run(self) -> None:
         """Run until the stop is requested, in a world that has started. Raises the error that ended a watch."""
         try:
-            with self.stop.wake_on_stop(lambda: self.world.changes.put(None)):
+            with self.stop.call_on_stop(lambda: self.world.changes.put(None)):
                 while not self.stop.is_requested:
                     self.run_once()
                     self.metrics.pass_done()

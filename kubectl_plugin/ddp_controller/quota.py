@@ -278,7 +278,7 @@ def cluster_queues(
         by_owner.setdefault(owner_of(workload), []).append(workload)
     for job in jobs:
         name = leads.get(job.place, "")
-        is_elastic = job.is_resized_by_slices and job.low < job.high and not job.is_ended
+        is_elastic = job.uses_workload_slices and job.low < job.high and not job.is_ended
         if is_elastic and name in active and (queued := _queued(job, by_owner.get(job.uid, ()), most[name])):
             found[name].append(queued)
             elastic[name, job.uid] = queued

@@ -123,7 +123,7 @@ class RunningJob:
         return str(self.root["metadata"].get("namespace", "")), self.queue
 
     @property
-    def is_resized_by_slices(self) -> bool:
+    def uses_workload_slices(self) -> bool:
         """True if Kueue accepts a change of its size while it runs. In Kueue 0.18, that is the batch Job."""
         return self.engine.kind == "Job" and is_resizable(self.root)
 
@@ -159,7 +159,7 @@ class RunningJob:
     @property
     def can_surge(self) -> bool:
         """True if the controller may add a temporary pod."""
-        is_free = not self.queue or self.is_resized_by_slices
+        is_free = not self.queue or self.uses_workload_slices
         return job_kinds.is_scalable(self.root) and is_free and not job_kinds.uses_torchrun(self.root)
 
     def pending_members(self, now: float) -> list[Member]:

@@ -18,7 +18,7 @@ from kubectl_ddp.values.pod import GPU_PRODUCT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class CapacityObjects:
     """Objects that determine free capacity, as read from the place."""
 
     namespace: str = ""
@@ -71,27 +71,27 @@ class Queue:
     """Quotas; ``None`` if the ClusterQueue could not be read."""
 
 
-def node_capacities(inventory: Inventory) -> list[NodeCapacity] | None:
+def node_capacities(objects: CapacityObjects) -> list[NodeCapacity] | None:
     """Return the capacity of every machine, sorted by name; ``None`` if machines could not be read."""
-    if isinstance(inventory.nodes, Unknown):
+    if isinstance(objects.nodes, Unknown):
         return None
-    used = None if isinstance(inventory.pods, Unknown) else used_resources(inventory.pods)
+    used = None if isinstance(objects.pods, Unknown) else used_resources(objects.pods)
     return [
         NodeCapacity(
             machine=machine,
             gpu_type=machine.labels.get(GPU_PRODUCT, "") if machine.allocatable.get(GPU) else "",
             free=None if used is None else subtract(machine.allocatable, used.get(machine.name, {})),
         )
-        for machine in parse_nodes(inventory.nodes)
+        for machine in parse_nodes(objects.nodes)
     ]
 
 
-def queues_of(inventory: Inventory) -> list[Queue] | None:
+def queues_of(objects: CapacityObjects) -> list[Queue] | None:
     """Return the queues of the namespace, sorted by name; ``None`` if they could not be read."""
-    if isinstance(inventory.local_queues, Unknown):
+    if isinstance(objects.local_queues, Unknown):
         return None
-    clusters = None if isinstance(inventory.cluster_queues, Unknown) else inventory.cluster_queues
-    return sorted((_queue(local, clusters) for local in inventory.local_queues), key=lambda queue: queue.name)
+    clusters = None if isinstance(objects.cluster_queues, Unknown) else objects.cluster_queues
+    return sorted((_queue(local, clusters) for local in objects.local_queues), key=lambda queue: queue.name)
 
 
 def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
@@ -144,20 +144,20 @@ class Capacity:
     """One sentence for each kind of object that could not be read."""
 
 
-def report_capacity(where: str, inventory: Inventory, *, gpu_type: str | None, queue: str | None) -> Capacity:
+def report_capacity(where: str, objects: CapacityObjects, *, gpu_type: str | None, queue: str | None) -> Capacity:
     """Return the selected capacity of a place.
 
     Raises:
         NotFound: If a type or a queue is unknown.
         Forbidden: If nothing may be read.
     """
-    unread = inventory.unknown_reasons()
-    nodes, queues = node_capacities(inventory), queues_of(inventory)
+    unread = objects.unknown_reasons()
+    nodes, queues = node_capacities(objects), queues_of(objects)
     if nodes is None and queues is None:
         raise Forbidden(unread[0], hint="Request the right to list nodes and pods, or localqueues.")
     return Capacity(
         where=where,
-        namespace=inventory.namespace,
+        namespace=objects.namespace,
         nodes=None if nodes is None else _with_gpu_type(nodes, gpu_type),
         queues=None if queues is None else _with_name(queues, queue),
         unread=unread,

@@ -12,7 +12,7 @@ import pytest
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import MetricLabel
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.process.gpu_devices import LIBRARY
 
 ANSWERS = "FAKE_NVML"
@@ -75,6 +75,6 @@ def rank_of_gpu(boards: Path, rank: int, uuid: str) -> None:
     """Write the board of a rank that computes on the GPU with this UUID; empty for none."""
     place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": "4"}
     recorder = attach.rank_recorder({Env.METRICS_DIR: str(boards), **place})
-    assert isinstance(recorder, BoardRankRecorder)
+    assert isinstance(recorder, MmapRankRecorder)
     recorder.identity(rank=rank, local_rank=rank, world_size=4, backend="nccl", device="cpu")
-    recorder._board.describe(recorder._board.identity | {MetricLabel.GPU_UUID: uuid})
+    recorder._file.describe(recorder._file.identity | {MetricLabel.GPU_UUID: uuid})

@@ -35,16 +35,16 @@ from ddp_trainer.launch.rendezvous.membership import Membership
 PATIENCE = Timeouts(reconnect=0.5, adopt=10, ended=3, first=3)
 
 
-class TickingMembership(Membership):
+class ReconcilingMembership(Membership):
     """Does what is due after every event, as a store does after some."""
 
-    def handle_and_tick(self, peer: int, message: FromAgent) -> None:
+    def handle_and_reconcile(self, peer: int, message: FromAgent) -> None:
         self.handle_message(peer, message)
-        self.tick()
+        self.reconcile()
 
     def lost(self, peer: int) -> None:
         self.drop(peer)
-        self.tick()
+        self.reconcile()
 
 
 def place_of(group: Generation, token: str) -> Assignment:
@@ -109,51 +109,51 @@ class SimulatedAgent:
             looks=self.looks,
             crash=self.crash,
         )
-        self.run.membership.handle_and_tick(self.peer, hello)
+        self.run.membership.handle_and_reconcile(self.peer, hello)
         return self
 
     def join(self, *, is_before_first_step: bool = False, is_importing: bool = False) -> SimulatedAgent:
         self.standing, self.asked_to_stop = WorkerState.IDLE, None
         join = Join(port=30000 + self.index, is_before_first_step=is_before_first_step, is_importing=is_importing)
-        self.run.membership.handle_and_tick(self.peer, join)
+        self.run.membership.handle_and_reconcile(self.peer, join)
         return self
 
     def outlive(self) -> SimulatedAgent:
         """Its workers could stay when their group ends."""
-        self.run.membership.handle_and_tick(self.peer, ReusableWorkers())
+        self.run.membership.handle_and_reconcile(self.peer, ReusableWorkers())
         return self
 
     def step_aside(self) -> SimulatedAgent:
         """Its workers have stopped, and one is being replaced."""
         self.standing, self.asked_to_stop = WorkerState.IDLE, None
-        self.run.membership.handle_and_tick(self.peer, StandBy(generation=self.generation.number))
+        self.run.membership.handle_and_reconcile(self.peer, StandBy(generation=self.generation.number))
         return self
 
     def join_prepared(self) -> SimulatedAgent:
         """:meth:`join` with workers that wait for their group."""
-        self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index, is_prepared=True))
+        self.run.membership.handle_and_reconcile(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
     def fail(self, *, agreed: bool = False, **details: object) -> SimulatedAgent:
         """A worker failed; the others are stopped when the test calls :meth:`join`."""
         details.setdefault("rank", self.generation.first_rank)
         failure = a_failure(self.generation.number, **details)
-        self.run.membership.handle_and_tick(self.peer, Failed(failure=failure, agreed=agreed))
+        self.run.membership.handle_and_reconcile(self.peer, Failed(failure=failure, agreed=agreed))
         return self
 
     def succeed(self) -> SimulatedAgent:
         self.standing = WorkerState.SUCCEEDED
-        self.run.membership.handle_and_tick(self.peer, Succeeded(generation=self.generation.number))
+        self.run.membership.handle_and_reconcile(self.peer, Succeeded(generation=self.generation.number))
         return self
 
     def record_result(self, *, fit: bool) -> SimulatedAgent:
         """Report the end of the last requested preflight."""
         number = next(item.number for item in reversed(self.heard) if isinstance(item, RunPreflight))
-        self.run.membership.handle_and_tick(self.peer, PreflightResult(number=number, fit=fit))
+        self.run.membership.handle_and_reconcile(self.peer, PreflightResult(number=number, fit=fit))
         return self
 
     def leave(self) -> SimulatedAgent:
-        self.run.membership.handle_and_tick(self.peer, Leave())
+        self.run.membership.handle_and_reconcile(self.peer, Leave())
         return self
 
     def mark_disconnected(self) -> SimulatedAgent:
@@ -196,7 +196,7 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = TickingMembership(self._write_report, lambda: self.now, timeouts=self.patience)
+        self.membership = ReconcilingMembership(self._write_report, lambda: self.now, timeouts=self.patience)
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""
@@ -224,9 +224,9 @@ class SimulatedRun:
         end = self.now + seconds
         while (deadline := self.membership.deadline()) is not None and deadline <= end:
             self.now = max(self.now, deadline)
-            self.membership.tick()
+            self.membership.reconcile()
         self.now = end
-        self.membership.tick()
+        self.membership.reconcile()
 
     def _write_report(self, peer: int, message: FromStore) -> None:
         if isinstance(message, Start) and message.assignment.fence not in {start.fence for start in self.starts}:

@@ -56,7 +56,7 @@ class Launcher:
 def join(rank: int, port: int, generation: int, launcher: Launcher) -> Group:
     """The group of two that this process may outlive."""
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    env = Environment.from_environ({**place, "DDP_GENERATION": str(generation)})
+    env = Environment.from_env({**place, "DDP_GENERATION": str(generation)})
     control: Any = launcher
     return Group.join(env, torch.device("cpu"), 60.0, control=control, survives=True, offloads=True)
 

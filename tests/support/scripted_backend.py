@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from kubectl_ddp.capacity import Inventory
+from kubectl_ddp.capacity import CapacityObjects
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.util.concurrency import Stop
@@ -62,7 +62,7 @@ class ScriptedBackend:
         yield from self._moments
         if not self._ends:
             ended = threading.Event()
-            with (stop or Stop()).wake_on_stop(ended.set):
+            with (stop or Stop()).call_on_stop(ended.set):
                 ended.wait()
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
@@ -117,8 +117,8 @@ class ScriptedBackend:
     def preflight(self, spec: object, objects: Sequence[Object], *, is_thorough: bool) -> None:
         pass
 
-    def inventory(self) -> Inventory:
-        return Inventory(nodes=[], pods=[])
+    def capacity_objects(self) -> CapacityObjects:
+        return CapacityObjects(nodes=[], pods=[])
 
     def submit(self, objects: Sequence[Object]) -> None:
         """Not scripted."""

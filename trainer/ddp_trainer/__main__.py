@@ -83,7 +83,7 @@ def _main_of(module: str) -> Command:
 
 
 def _train(argv: Sequence[str]) -> int:
-    startup_times.reached(StartupPhase.INTERPRETER)
+    startup_times.end_phase(StartupPhase.INTERPRETER)
     from ddp_trainer.metrics.attach import rank_recorder  # noqa: PLC0415
     from ddp_trainer.train.cli import main  # noqa: PLC0415
 

@@ -107,8 +107,8 @@ def run(
         wandb=wandb,
         mlflow=mlflow,
     )
-    env = Environment.from_environ(os.environ)
-    control = Control.from_environ(os.environ)
+    env = Environment.from_env(os.environ)
+    control = Control.from_env(os.environ)
     return ElasticLoop(
         model, optimizer, dataset, config, scheduler=scheduler, recorder=rank_recorder, env=env, control=control
     )

@@ -14,7 +14,7 @@ from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapsh
 from kubectl_ddp.util.concurrency import Stop
 
 if TYPE_CHECKING:
-    from kubectl_ddp.capacity import Inventory
+    from kubectl_ddp.capacity import CapacityObjects
     from kubectl_ddp.preflight.model import PreflightFacts, Subject
     from kubectl_ddp.render.choose import ClusterKinds
     from kubectl_ddp.spec.model import JobSpec
@@ -69,7 +69,7 @@ class Backend(Protocol):
     ) -> tuple[Subject, PreflightFacts] | None:
         """Read what the checks need to decide if a job can run here; ``None`` if the place has no checks."""
 
-    def inventory(self) -> Inventory:
+    def capacity_objects(self) -> CapacityObjects:
         """Return the data that determines free capacity, and a note for each part that may not be read."""
 
     def submit(self, objects: Sequence[Object]) -> None:

@@ -15,7 +15,7 @@ from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe import job_results
 from kubectl_ddp.observe.job_results import persist_result
-from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
+from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, since_time
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
@@ -131,7 +131,7 @@ class Job:
             state = job_state(snapshot, {}, where=self.where)
             persist_result(self._backend, snapshot.job, state)
             ranks = rank_filter(None if rank is None else str(rank), state)
-        return self._lines(ranks, None if since is None else seconds_ago(since), tail, follow=follow)
+        return self._lines(ranks, None if since is None else since_time(since), tail, follow=follow)
 
     def _lines(
         self, ranks: RankFilter, since: str | None, tail: int | None, *, follow: bool

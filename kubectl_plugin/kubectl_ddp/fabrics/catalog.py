@@ -220,7 +220,7 @@ def _profile(
         source=_source(source, ""),
         entries=tuple(entry for item in _flat(entries) for entry in _entries(**item)),
         needs=tuple(FabricRequirement(**item | {"source": _source(item["source"], "")}) for item in _flat(needs)),
-        refusals=tuple(refusal for item in _flat(refusals) for refusal in _refusals(**item)),
+        refusals=tuple(refusal for item in _flat(refusals) for refusal in _variable_conflicts(**item)),
         devices=tuple(devices),
         **rest,
     )
@@ -259,7 +259,9 @@ def _entries(
         )
 
 
-def _refusals(*, name: str = "", names: Iterable[str] = (), source: str, **rest: Any) -> Iterator[ConflictingVariable]:
+def _variable_conflicts(
+    *, name: str = "", names: Iterable[str] = (), source: str, **rest: Any
+) -> Iterator[ConflictingVariable]:
     for variable in names or (name,):
         yield ConflictingVariable(name=variable, source=_source(source, variable), **rest)
 

@@ -14,7 +14,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 VERSION: Final = "ddp.dev/hang/v1"
 UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no ranks."
@@ -91,7 +91,7 @@ def collect_hang_snapshot(backend: Backend, snapshot: Snapshot) -> HangSnapshot:
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
     if job_kinds.uses_torchrun(snapshot.job):
         return HangSnapshot(pods=(), silent={str(pod["metadata"]["name"]): UNDER_TORCHRUN for pod in running})
-    answers = map_concurrently(lambda pod: _fetch_pod_report(backend, pod), running)
+    answers = map_in_threads(lambda pod: _fetch_pod_report(backend, pod), running)
     silent = {name: answer for name, answer in answers if isinstance(answer, str)}
     return HangSnapshot(pods=tuple(answer for _, answer in answers if isinstance(answer, PodReport)), silent=silent)
 

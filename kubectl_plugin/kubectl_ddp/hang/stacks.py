@@ -15,7 +15,7 @@ from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import command_prefix
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 MOST_PODS: Final = 4
 """Maximum number of pods to read from; hangs rarely involve more, and each pod needs an exec."""
@@ -42,7 +42,7 @@ def with_stacks(
     names = _pods(hang_snapshot, analysis)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
     command = command_prefix(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
-    found = map_concurrently(lambda pod: _read(backend, pod, command), pods)
+    found = map_in_threads(lambda pod: _read(backend, pod, command), pods)
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
     complete = replace(

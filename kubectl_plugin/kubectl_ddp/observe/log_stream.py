@@ -83,7 +83,7 @@ class RankFilter:
         return False
 
 
-def seconds_ago(seconds: float) -> str:
+def since_time(seconds: float) -> str:
     """Return the time ``seconds`` ago, in the form of the times of lines."""
     return log_timestamp(time.time_ns() - int(seconds * 1e9))
 

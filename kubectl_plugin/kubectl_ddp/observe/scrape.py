@@ -20,7 +20,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, iter_samples, parse
 from kubectl_ddp.status.termination_message import is_running, workers
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 _AT_FIRST: Final = 4
 """Initial number of threads. Each needs a connection, and more do not help if pods answer immediately."""
@@ -203,7 +203,7 @@ def read_samples(backend: Backend, snapshot: Snapshot, families: Collection[str]
         ]
 
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
-    return [sample for samples in map_concurrently(of_pod, running) for sample in samples]
+    return [sample for samples in map_in_threads(of_pod, running) for sample in samples]
 
 
 SCRAPE_SECONDS: Final = 1.0

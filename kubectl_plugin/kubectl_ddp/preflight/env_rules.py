@@ -22,8 +22,8 @@ from ddp_trainer.common.lint import (
     Facts,
     Finding,
     Severity,
+    is_enabled,
     is_one,
-    is_yes,
     is_zero,
     number,
     run_checks,
@@ -210,7 +210,7 @@ def _check_logging(environment: Environment, facts: Facts) -> Iterator[Finding]:
 
 
 def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
-    if is_yes(environment.get("TORCH_NCCL_BLOCKING_WAIT", "")):
+    if is_enabled(environment.get("TORCH_NCCL_BLOCKING_WAIT", "")):
         name = "TORCH_NCCL_BLOCKING_WAIT"
         message = f"{name} makes every wait block the process, so compute and communication no longer overlap."
         yield _warn("T04", name, message, lint.TORCH_NCCL)
@@ -232,7 +232,7 @@ def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
         yield _warn("T11", "CUDA_DEVICE_MAX_CONNECTIONS", message, source, fix)
     for name in _LEFT_ON:
         value = environment.get(name, "").strip()
-        if is_yes(value) or (name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL"):
+        if is_enabled(value) or (name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL"):
             message = f"{name}={value} is a debugging switch that every step pays for."
             yield _warn("T22", name, message, lint.TORCH_NCCL, "Delete it when the mistake is found.")
 

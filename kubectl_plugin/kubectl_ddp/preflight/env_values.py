@@ -17,12 +17,12 @@ from ddp_trainer.common.lint import (
     Facts,
     Finding,
     Severity,
+    async_error_handling_overrides,
     env,
-    is_yes,
+    is_enabled,
     issue,
     number,
     parse_selections,
-    variables_against_survival,
 )
 
 TORCH_CUDA: Final = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
@@ -75,11 +75,11 @@ def _check_nccl_values(environment: Environment, _: Facts) -> Iterator[Finding]:
 
 def _check_error_handling(environment: Environment, _: Facts) -> Iterator[Finding]:
     handling, faults = number(environment.get(_HANDLING, "")), {}
-    if is_yes(environment.get(Env.SURVIVE_ON_NCCL, "")):
+    if is_enabled(environment.get(Env.SURVIVE_ON_NCCL, "")):
         # Then the launcher's hang watch is the timeout. The trainer itself sets 0 where that watch kills ranks.
-        undoing = [*variables_against_survival(environment), *([_HANDLING] if handling else [])]
+        undoing = [*async_error_handling_overrides(environment), *([_HANDLING] if handling else [])]
         faults = dict.fromkeys(undoing, "torch ends a process that could outlive its group")
-        if is_yes(environment.get(USE_NCCL2, "")):
+        if is_enabled(environment.get(USE_NCCL2, "")):
             faults[USE_NCCL2] = "nccl2 refuses DDP_SURVIVE_ON_NCCL=1, and 0 selects the older backend"
     elif handling in {0, 1, 2}:
         lost = "a lost peer becomes an endless hang" if handling == 0 else "the flight recorder's dump is lost"

@@ -103,10 +103,10 @@ def since(seconds: float) -> str:
     return f"{rounded // _DAY} d" + (f" {hours} h" if hours else "")
 
 
-def moment(seconds: float) -> str:
+def elapsed_text(seconds: float) -> str:
     """Format a time since the start, with tenths in the first minute.
 
-    >>> moment(5.72), moment(75)
+    >>> elapsed_text(5.72), elapsed_text(75)
     ('5.7 s', '1:15 min')
     """
     return f"{seconds:.1f} s" if seconds < 59.95 else since(seconds)

@@ -131,7 +131,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
             format_number(float(f"{report.loss:.3g}")),
             "on the test samples" if _is_of_test(report) else "training, last",
         )
-    for name, value in report.quality.items():
+    for name, value in report.evaluation_metrics.items():
         shown = _percent(value) if name == "accuracy" and value <= 1 else format_number(value)
         yield Tile(name.replace("_", " ").capitalize(), shown, "on the test samples")
     if state.step is not None:

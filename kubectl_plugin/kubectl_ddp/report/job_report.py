@@ -99,7 +99,7 @@ class Report:
         return samples / seconds if samples > 0 and seconds > 0 else None
 
     @property
-    def quality(self) -> Mapping[str, float]:
+    def evaluation_metrics(self) -> Mapping[str, float]:
         """Metrics of the evaluation at the end, such as the accuracy, without the loss."""
         return {
             name: value for name, value in _numbers((self.state.summary or {}).get("metrics")).items() if name != "loss"

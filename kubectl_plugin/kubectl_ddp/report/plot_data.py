@@ -12,7 +12,7 @@ from typing import Final
 
 from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.report import draw
-from kubectl_ddp.report.draw import Tick, clock, duration, format_number, moment, scale_of, ticks
+from kubectl_ddp.report.draw import Tick, clock, duration, elapsed_text, format_number, scale_of, ticks
 from kubectl_ddp.report.series import Timeline, Values, total
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, RankHistory
 from kubectl_ddp.util.text_table import pluralize
@@ -362,10 +362,11 @@ def mark_events(changes: Sequence[Change], timeline: Timeline) -> list[EventMark
     ]
     every = [*range(len(groups))]
     failures = [at for at in every if mains[at].kind is Kind.FAILURE]
-    sides = _sides(every, places, labels)
+    sides = _place_labels(every, places, labels)
     are_above = not sides.keys() >= {*failures}
     if are_above:
-        sides = _sides(failures, places, labels) | _sides([at for at in every if at not in failures], places, labels)
+        others = [at for at in every if at not in failures]
+        sides = _place_labels(failures, places, labels) | _place_labels(others, places, labels)
     return [
         EventMark(
             place=place,
@@ -375,13 +376,13 @@ def mark_events(changes: Sequence[Change], timeline: Timeline) -> list[EventMark
             is_above=are_above and at in failures,
             texts=tuple(dict.fromkeys(one.text for one in sorted(group, key=_rank_of))),
             time=clock(group[0].time),
-            since=moment(max(0.0, group[0].time - timeline.start)),
+            since=elapsed_text(max(0.0, group[0].time - timeline.start)),
         )
         for at, (main, group, place) in enumerate(zip(mains, groups, places, strict=True))
     ]
 
 
-def _sides(chosen: Sequence[int], places: Sequence[float], labels: Sequence[str]) -> dict[int, bool]:
+def _place_labels(chosen: Sequence[int], places: Sequence[float], labels: Sequence[str]) -> dict[int, bool]:
     """Return the marks whose labels have room on one line, each with True if it stands on the left of its mark."""
     sides, taken = {}, 0.0
     for number, at in enumerate(chosen):

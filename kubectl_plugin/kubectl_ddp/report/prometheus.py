@@ -19,7 +19,7 @@ from ddp_trainer.common.safe_text import clean_text, redact_text
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.report.series import POD, Series
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 PATIENCE_SECONDS: Final = 30.0
 MOST_BYTES: Final = 256 << 20
@@ -108,7 +108,7 @@ def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pod
     )
     found = [
         series
-        for results in map_concurrently(partial(_query_range, place, selector, span, pods), QUERIES)
+        for results in map_in_threads(partial(_query_range, place, selector, span, pods), QUERIES)
         for series in results
     ]
     if not any(series.name == Metric.STEPS for series in found):

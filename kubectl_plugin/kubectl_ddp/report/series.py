@@ -16,7 +16,7 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import workers
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 POD: Final = "pod"
 """Label with the pod that reported a series."""
@@ -95,7 +95,7 @@ def _cumulative_sum(increases: Iterable[float | None]) -> Iterator[float | None]
 
 def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
     """Return the series of all worker pods, queried in parallel; pods without history are left out."""
-    by_pod = map_concurrently(partial(_of_pod, backend), workers(snapshot.pods))
+    by_pod = map_in_threads(partial(_of_pod, backend), workers(snapshot.pods))
     return [series for of_pod in by_pod for series in of_pod]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason
-from kubectl_ddp.report.draw import duration, moment
+from kubectl_ddp.report.draw import duration, elapsed_text
 from kubectl_ddp.report.time_series import JobTimeSeries, Kind, WorkerFailure
 from kubectl_ddp.status.job_state import FirstError, JobState, State
 from kubectl_ddp.status.termination_message import resize_count, restart_count
@@ -70,7 +70,7 @@ def _summarize_no_failure(state: JobState, size: int) -> Iterator[str]:
 def _summarize_failures(failures: Sequence[WorkerFailure], start: float) -> Iterator[str]:
     last = failures[-1]
     who = f"rank {last.rank}" if last.rank is not None else f"a worker of {last.pod}"
-    did = f"{who} {worker_end(last.reason)} at {moment(last.time - start)}."
+    did = f"{who} {worker_end(last.reason)} at {elapsed_text(last.time - start)}."
     if len(failures) == 1:
         yield did[0].upper() + did[1:]
         yield from _summarize_recovery(last)
@@ -106,10 +106,10 @@ def _summarize_resizes(numbers: JobTimeSeries) -> Iterator[str]:
     if restarts:  # of a failure that no pod has counted: the workers had left the group before one of them ended
         last = restarts[-1]
         cause = last.text.removeprefix("restart: ")
-        yield f"The worker group restarted at {moment(last.time - numbers.timeline.start)} (cause: {cause})."
+        yield f"The worker group restarted at {elapsed_text(last.time - numbers.timeline.start)} (cause: {cause})."
     if len(sizes) == 2:
         moments = [one.time for one in numbers.changes if one.kind is Kind.SCALE]
-        when = f" at {moment(moments[-1] - numbers.timeline.start)}" if moments else ""
+        when = f" at {elapsed_text(moments[-1] - numbers.timeline.start)}" if moments else ""
         verb = "grew" if sizes[1] > sizes[0] else "shrank"
         yield f"The worker group {verb} from {sizes[0]} to {pluralize(sizes[1], 'rank')}{when}."
     elif len(sizes) > 2:
@@ -125,5 +125,5 @@ def _summarize_end(error: FirstError | None, start: float | None) -> str:
         return "The job failed."
     when = ""
     if error.timestamp is not None and start is not None and error.timestamp >= start:
-        when = f" at {moment(error.timestamp - start)}"
+        when = f" at {elapsed_text(error.timestamp - start)}"
     return f"{error.subject} ended the job{when}."

@@ -11,7 +11,7 @@ from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
-from kubectl_ddp.status.rank_status import overdue_nodes
+from kubectl_ddp.status.rank_status import late_nodes
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.status.termination_message import resize_count, restart_count
 from kubectl_ddp.util.process import location_flags, program
@@ -63,7 +63,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
-    outside = [node.describe(now) for node in overdue_nodes(state.outside, now)]
+    outside = [node.describe(now) for node in late_nodes(state.outside, now)]
     more = f" and {len(outside) - _MOST_OUTSIDE} more" if len(outside) > _MOST_OUTSIDE else ""
     yield "Outside", style.apply_color("; ".join(outside[:_MOST_OUTSIDE]) + more, "yellow") if outside else ""
     yield "Granted", granted_text(nodes) if nodes.shortage else ""

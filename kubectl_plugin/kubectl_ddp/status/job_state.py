@@ -454,7 +454,7 @@ def failure(state: JobState) -> DdpError:
     if error is None:
         return InfrastructureFailed(f"Job '{state.name}' failed: {_last_line(state.reason)}", hint=_hint(state))
     kind = JobFailed if error.is_users else InfrastructureFailed
-    return kind(f"Job '{state.name}' failed: {error.location}: {error.headline}", hint=_hint(state))
+    return kind(f"Job '{state.name}' failed: {error.location}: {error.first_line}", hint=_hint(state))
 
 
 def _last_line(text: str) -> str:

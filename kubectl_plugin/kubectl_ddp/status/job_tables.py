@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Queued, timestamp
 from kubectl_ddp.status.job_state import JobState, Nodes, State
-from kubectl_ddp.status.rank_status import OutsideNode, RankActivity, RankState, overdue_nodes
+from kubectl_ddp.status.rank_status import OutsideNode, RankActivity, RankState, late_nodes
 from kubectl_ddp.status.termination_message import restart_count
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number, percent
 
@@ -167,7 +167,7 @@ def result_text(state: JobState, now: float, *, most: int = 40) -> str:
 
 
 def _faulty_nodes(state: JobState, now: float) -> list[OutsideNode]:
-    return [node for node in overdue_nodes(state.outside, now) if node.is_fault]
+    return [node for node in late_nodes(state.outside, now) if node.is_fault]
 
 
 def _job_row(state: JobState, now: float) -> list[str]:

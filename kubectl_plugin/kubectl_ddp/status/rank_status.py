@@ -299,7 +299,7 @@ class OutsideNode:
         return f"{self.pod} for {duration(max(0.0, now - self.since))}: {self.reason_text}"
 
 
-def overdue_nodes(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
+def late_nodes(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
     """Return the nodes that are outside of the group for longer than a start takes."""
     return [node for node in nodes if now - node.since > LEAST_SECONDS]
 

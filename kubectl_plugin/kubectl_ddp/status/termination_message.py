@@ -93,7 +93,7 @@ class FirstError:
         return f"Pod {self.pod}" if self.rank is None else f"R{self.location[1:]}"
 
     @property
-    def headline(self) -> str:
+    def first_line(self) -> str:
         """First line of the message, as a sentence."""
         return f"{next(iter(self.message.splitlines()), '').rstrip('.') or 'no reason given'}."
 

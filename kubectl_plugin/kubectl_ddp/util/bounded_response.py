@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 
-class ResponseRefused(Exception):
+class ResponseRejected(Exception):
     """The answer exceeds a limit, or has a content coding that was not requested. The message completes "it ..."."""
 
 
@@ -40,9 +40,9 @@ API_DOCUMENT: Final = ResponseLimits(most_bytes=64 << 20, most_lines=1_000_000, 
 
 
 def check_encoding(coding: str, requested: str = "") -> None:
-    """Raise ResponseRefused for a content coding that was not requested."""
+    """Raise ResponseRejected for a content coding that was not requested."""
     if coding.lower() not in {"", "identity", requested}:
-        raise ResponseRefused(f"has the content coding '{coding[:40]}', which was not requested")
+        raise ResponseRejected(f"has the content coding '{coding[:40]}', which was not requested")
 
 
 def read_response(chunks: Iterable[bytes], limits: ResponseLimits | None, *, coding: str = "") -> bytes:
@@ -54,7 +54,7 @@ def read_response(chunks: Iterable[bytes], limits: ResponseLimits | None, *, cod
         coding: Content coding of the body, which :func:`check_encoding` has accepted.
 
     Raises:
-        ResponseRefused: If the body exceeds a limit. No further chunk is read then.
+        ResponseRejected: If the body exceeds a limit. No further chunk is read then.
         zlib.error: If a packed body is damaged.
     """
     received = b"".join(chunks if limits is None else _within_limits(chunks, limits))
@@ -68,13 +68,13 @@ def _within_limits(chunks: Iterable[bytes], limits: ResponseLimits) -> Iterator[
         size += len(chunk)
         lines += chunk.count(b"\n")
         if size > limits.most_bytes:
-            raise ResponseRefused(f"has more than {limits.most_bytes >> 10} KiB")
+            raise ResponseRejected(f"has more than {limits.most_bytes >> 10} KiB")
         if lines > limits.most_lines:
-            raise ResponseRefused(f"has more than {limits.most_lines} lines")
+            raise ResponseRejected(f"has more than {limits.most_lines} lines")
         if time.monotonic() > end:
-            raise ResponseRefused(f"was not complete after {limits.most_seconds:g} s")
+            raise ResponseRejected(f"was not complete after {limits.most_seconds:g} s")
         if time.thread_time() > processor_end:
-            raise ResponseRefused(f"took more than {limits.most_processor_seconds:g} s of processor time")
+            raise ResponseRejected(f"took more than {limits.most_processor_seconds:g} s of processor time")
         yield chunk
 
 
@@ -82,7 +82,7 @@ def _unpack(packed: bytes, limits: ResponseLimits | None) -> bytes:
     inflating = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     data = inflating.decompress(packed, limits.most_bytes if limits else 0)
     if limits and inflating.unconsumed_tail:
-        raise ResponseRefused(f"has more than {limits.most_bytes >> 10} KiB")
+        raise ResponseRejected(f"has more than {limits.most_bytes >> 10} KiB")
     if not inflating.eof:
         raise zlib.error("the packed body has no end")
     return data

@@ -54,10 +54,10 @@ AT_ONCE: Final = 16
 
 
 @overload
-def run_concurrently(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
+def run_in_threads(first: Callable[[], A], second: Callable[[], B], /) -> tuple[A, B]: ...
 @overload
-def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]: ...
-def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
+def run_in_threads(*calls: Callable[[], T]) -> tuple[T, ...]: ...
+def run_in_threads(*calls: Callable[[], T]) -> tuple[T, ...]:
     """Run the calls concurrently and return their results in order.
 
     Ctrl-C does not wait for running calls, unlike in a thread pool: a server may take a minute to answer.
@@ -76,9 +76,9 @@ def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
         return tuple(aside.result() for aside in asides)
 
 
-def map_concurrently(function: Callable[[T], A], items: Sequence[T]) -> list[A]:
+def map_in_threads(function: Callable[[T], A], items: Sequence[T]) -> list[A]:
     """Return the result of ``function`` for each item, in order."""
-    return list(run_concurrently(*(lambda item=item: function(item) for item in items)))
+    return list(run_in_threads(*(lambda item=item: function(item) for item in items)))
 
 
 def feed(items: Iterable[T], arrivals: queue.Queue[T | BaseException | None]) -> None:
@@ -109,7 +109,7 @@ class Stop:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Request the stop, and wake every thread that is inside of :meth:`wake_on_stop` or :meth:`wait`."""
+        """Request the stop, and wake every thread that is inside of :meth:`call_on_stop` or :meth:`wait`."""
         with self._lock:  # a waker is not called after its block has ended
             self._requested.set()
             for wake in self._wakers:
@@ -120,7 +120,7 @@ class Stop:
         self._requested.wait(seconds)
 
     @contextlib.contextmanager
-    def wake_on_stop(self, wake: Callable[[], None]) -> Iterator[None]:
+    def call_on_stop(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call ``wake`` when the stop is requested inside of the block, or was before. It must not block."""
         with self._lock:
             self._wakers.append(wake)

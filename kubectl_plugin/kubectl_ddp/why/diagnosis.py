@@ -21,11 +21,11 @@ from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.job_tables import API_VERSION, state_cell
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.util.concurrency import Future, map_concurrently
+from kubectl_ddp.util.concurrency import Future, map_in_threads
 from kubectl_ddp.util.finding import Severity, finding_to_dict, findings_text
 from kubectl_ddp.util.text_table import Style, duration
 from kubectl_ddp.why import containers, failing, lifecycle, scheduling, training
-from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
+from kubectl_ddp.why.facts import Facts, has_label, is_training_stalled
 from kubectl_ddp.why.model import LAST_RESORTS, CauseFinding
 
 LINES: Final = 200
@@ -54,7 +54,7 @@ def gather(
     talking = _running_pods(snapshot)[:MOST_LOGS]
     with (
         Future(lambda: backend.related_objects(snapshot.job, kinds)) as around,
-        Future(lambda: map_concurrently(partial(_lines, backend), talking)) as lines,
+        Future(lambda: map_in_threads(partial(_lines, backend), talking)) as lines,
     ):
         samples = scrape(backend, snapshot)
         state, now = job_state(snapshot, samples, where=backend.where), clock()
@@ -63,7 +63,9 @@ def gather(
             snapshot=snapshot,
             state=state,
             now=now,
-            hang_snapshot=collect_hang_snapshot(backend, snapshot) if is_step_overdue(state, now) else HangSnapshot(),
+            hang_snapshot=collect_hang_snapshot(backend, snapshot)
+            if is_training_stalled(state, now)
+            else HangSnapshot(),
             around=around.result(),
             samples=samples,
             lines={str(pod["metadata"]["name"]): log for pod, log in results if log is not None},

@@ -204,9 +204,9 @@ class Facts:
         return max((rank.last_step for rank in self.state.ranks if rank.last_step is not None), default=None)
 
     @property
-    def is_step_overdue(self) -> bool:
+    def is_training_stalled(self) -> bool:
         """True if the job runs and has made steps, but none for much longer than a step takes."""
-        return is_step_overdue(self.state, self.now)
+        return is_training_stalled(self.state, self.now)
 
     def has_recovered_from(self, event: Object | None) -> bool:
         """Return True if the job has recovered since an event: its ranks have stepped, or it has run for some time."""
@@ -275,7 +275,7 @@ class Facts:
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
 
-def is_step_overdue(state: JobState, now: float) -> bool:
+def is_training_stalled(state: JobState, now: float) -> bool:
     """Return True if a job runs and has made steps, but none for much longer than a step takes."""
     stepped = max((rank.last_step for rank in state.ranks if rank.last_step is not None), default=None)
     slowest = max((rank.seconds_per_step or 0.0 for rank in state.ranks), default=0.0)

@@ -25,7 +25,7 @@ from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import API_VERSION, job_to_dict, rank_table
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.util.concurrency import AT_ONCE, map_concurrently
+from kubectl_ddp.util.concurrency import AT_ONCE, map_in_threads
 from kubectl_ddp.util.text_table import Style
 from kubectl_ddp.version import version
 from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks
@@ -152,7 +152,7 @@ def _collect_pod_files(backend: Backend, facts: Facts) -> Iterator[File]:
     pods = [*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)]
     collect = partial(_pod_files, backend, facts)
     for start in range(0, len(pods), AT_ONCE):  # in batches, which bounds the memory
-        for files_ in map_concurrently(collect, pods[start : start + AT_ONCE]):
+        for files_ in map_in_threads(collect, pods[start : start + AT_ONCE]):
             yield from files_
 
 

@@ -13,7 +13,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
-from kubectl_ddp.status.rank_status import RankActivity, is_reported, overdue_nodes
+from kubectl_ddp.status.rank_status import RankActivity, is_reported, late_nodes
 from kubectl_ddp.status.termination_message import stores
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import duration
@@ -49,7 +49,7 @@ def hang(facts: Facts) -> Iterator[CauseFinding]:
         is_current = bool(message) and not is_reported(facts.samples) and (stepped is None or stepped < reported_at)
     if is_current:
         yield _stalled(facts, reported_at, message, is_hung=is_hung)
-    elif facts.is_step_overdue and not any(_is_in_long_section(rank.status) for rank in facts.hang_snapshot.ranks):
+    elif facts.is_training_stalled and not any(_is_in_long_section(rank.status) for rank in facts.hang_snapshot.ranks):
         yield diagnosis(
             Cause.HANG,
             f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
@@ -124,7 +124,7 @@ def _store_pods(facts: Facts) -> str:
 
 def outside_group(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether nodes run and cannot join the group. A job that trains does so without them."""
-    nodes = [node for node in overdue_nodes(facts.state.outside, facts.now) if node.is_fault]
+    nodes = [node for node in late_nodes(facts.state.outside, facts.now) if node.is_fault]
     if not nodes:
         return
     first = nodes[0]

@@ -23,7 +23,7 @@ for step in range(int(sys.argv[1])):
     recorder.step(step + 1, 0, 16, *[0.125] * 8)
 recorder.identity(rank=0, local_rank=0, world_size=1, backend="gloo", device="cpu")
 slots = read_pod_snapshot(pathlib.Path(os.environ["DDP_METRICS_DIR"])).ranks
-print("steps", *(int(slot.board.values["ddp_steps_total"]) for slot in slots), os.getpid(), flush=True)
+print("steps", *(int(slot.file.values["ddp_steps_total"]) for slot in slots), os.getpid(), flush=True)
 while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
 """
@@ -104,7 +104,7 @@ def test_where_no_directory_can_be_had_the_launcher_says_so_once_for_all_its_ran
     assert done.returncode == 0, done.stderr
     assert done.stdout == "trained False\n" * 3
     (line,) = [line for line in done.stderr.splitlines() if "metrics are off" in line]
-    assert line.startswith("metrics are off for the launcher: no board in ")
+    assert line.startswith("metrics are off for the launcher: no metrics file in ")
     assert done.stderr.count("so hangs of a rank are not detected") == 1
 
 
@@ -148,7 +148,7 @@ def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_board(
             second.tell("step 6")
             assert_first(pod, first)
         (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"metrics are off for this rank: no board in {tmp_path} (")
+    assert line.startswith(f"metrics are off for this rank: no metrics file in {tmp_path} (")
     assert line.endswith(f"belongs to process {first.process.pid}, which runs); training continues")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path
+from ddp_trainer.metrics.storage.mmap_directory import agent_metrics_path, rank_metrics_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from tests.support.launch_harness import Stage, wait_until
 
@@ -23,7 +23,7 @@ def test_tries_to_reach_a_store_that_is_not_there_are_counted(stage: Stage) -> N
 
     def failures() -> float:
         try:
-            return read(agent_board_path(boards), AGENT).values["ddp_rendezvous_failures_total"]
+            return read(agent_metrics_path(boards), AGENT).values["ddp_rendezvous_failures_total"]
         except FileNotFoundError:
             return 0.0
 
@@ -36,8 +36,8 @@ def test_a_collective_that_breaks_is_counted_on_the_rank_that_saw_it_and_not_on_
     flags = ["--nproc-per-node", "2", "--max-restarts", "0", "--rdzv-conf", "timeout=60", stage.script(ONE_DIES)]
     run = stage.launch(*flags, DDP_METRICS_DIR=str(boards), DDP_METRICS_PORT="0", OMP_NUM_THREADS="1")
     assert run.code() != 0
-    survivor, culprit = (read(rank_board_path(boards, rank), RANK).values for rank in (0, 1))
+    survivor, culprit = (read(rank_metrics_path(boards, rank), RANK).values for rank in (0, 1))
     assert (survivor["ddp_collective_errors_total"], culprit["ddp_collective_errors_total"]) == (1, 0), run.output
-    assert read(agent_board_path(boards), AGENT).values["ddp_worker_failures_total{collective_error}"] == 0, (
+    assert read(agent_metrics_path(boards), AGENT).values["ddp_worker_failures_total{collective_error}"] == 0, (
         "a consequence"
     )

@@ -34,7 +34,7 @@ def test_a_rank_of_a_layout_tells_what_it_waits_for(tmp_path: Path, layout: str,
         assert group.finish() == [0, 0], group.stderr()
     boards = [read(tmp_path / f"rank-{rank}.board", RANK) for rank in range(2)]
     assert boards[0].identity["parallelism"] == layout
-    for values in (board.values for board in boards):
+    for values in (file.values for file in boards):
         measured = {wait for wait in Wait if cell(Metric.WAIT_SECONDS, wait) in values}
         assert measured == waits
         waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in measured]
@@ -44,4 +44,4 @@ def test_a_rank_of_a_layout_tells_what_it_waits_for(tmp_path: Path, layout: str,
     model = Gpt(
         vocabulary=Numbers.vocabulary, window=Numbers.window, layers=4, heads=Numbers.heads, width=Numbers.width
     )
-    assert sum(board.values[Metric.MODEL_FLOPS] for board in boards) == STEPS * BATCH * model.flops_per_sample()
+    assert sum(file.values[Metric.MODEL_FLOPS] for file in boards) == STEPS * BATCH * model.flops_per_sample()

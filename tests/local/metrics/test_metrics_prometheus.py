@@ -13,7 +13,7 @@ from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics import attach
-from ddp_trainer.process.recorder import FormedGroup
+from ddp_trainer.process.recorder import RendezvousResult
 from tests import fake_nvml
 from tests.support.metrics_processes import Rank, aggregator
 from tests.support.rule_files import promtool, written
@@ -25,7 +25,7 @@ def report_everything(directory: Path) -> None:
     """Let the launcher and local rank 0 report all there is, so that no family is missing from the scrape."""
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
-    agent.group_formed(FormedGroup(1.5, 1, size=4, nodes=1, nodes_desired=1, restarts_left=3))
+    agent.rendezvous_completed(RendezvousResult(1.5, 1, size=4, nodes=1, nodes_desired=1, restarts_left=3))
     rank = attach.rank_recorder({Env.METRICS_DIR: str(directory), "LOCAL_WORLD_SIZE": "4"})
     rank.identity(rank=0, local_rank=0, world_size=4, backend="gloo", device="cpu")
     rank.put(Metric.STEPS_PLANNED, 100)

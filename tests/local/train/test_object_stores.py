@@ -22,7 +22,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import Claim
 from ddp_trainer.train.storage.object_storage import open_storage
-from ddp_trainer.train.utils.errors import StaleGeneration, StorageRefused
+from ddp_trainer.train.utils.errors import StaleGeneration, StorageConfigError
 from ddp_trainer.train.utils.locations import StorageUrl
 from tests.support.object_stores import (
     BUCKET,
@@ -135,15 +135,15 @@ def test_wrong_credentials_and_a_missing_bucket_are_one_sentence(
     servers: dict[str, Store], url: StorageUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _use(servers["swift"], monkeypatch)
-    with pytest.raises(StorageRefused, match="There is no bucket 'missing'"):
+    with pytest.raises(StorageConfigError, match="There is no bucket 'missing'"):
         open_storage("s3://missing/run").list()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(StorageRefused, match="credentials"):
+    with pytest.raises(StorageConfigError, match="credentials"):
         open_storage(url).list()
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    with pytest.raises(StorageRefused, match="There are no credentials"):
+    with pytest.raises(StorageConfigError, match="There are no credentials"):
         open_storage(url).list()
 
 

@@ -122,7 +122,7 @@ def tell(**what: object) -> None:
 def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     path = Path(arguments[-1])
-    env = Environment.from_environ(os.environ)
+    env = Environment.from_env(os.environ)
     around = ProcessContext(
         env=env,
         group=Group.join(env, torch.device("cpu"), 60.0),

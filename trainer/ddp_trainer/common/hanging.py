@@ -54,7 +54,7 @@ class Stage(StrEnum):
 
     APART = "apart"
     """It has not begun to make the group: it imports, reads, or waits for something else."""
-    MEETING = "meeting"
+    INIT = "meeting"
     """It waits in ``init_process_group`` for its peers."""
 
 
@@ -118,7 +118,7 @@ def is_long(status: RankStatus) -> bool:
     return status.has_exceeded_limit(WARNING) or (status.notice is not None and status.seconds > status.notice)
 
 
-MEETING_SECONDS: Final = 20.0
+INIT_SECONDS: Final = 20.0
 """Seconds that ranks wait in ``init_process_group`` before those that are not there are named."""
 
 
@@ -169,18 +169,18 @@ def _absent_ranks(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
 
     A rank that computes or reads may only be slow, and is not named.
     """
-    meeting = [status for status in statuses if status.stage == Stage.MEETING and is_long(status)]
-    waited = max((status.seconds for status in meeting), default=0.0)
+    initializing = [status for status in statuses if status.stage == Stage.INIT and is_long(status)]
+    waited = max((status.seconds for status in initializing), default=0.0)
     apart = [replace(status, seconds=min(status.seconds, waited)) for status in statuses if status.stage == Stage.APART]
-    if not meeting or any(status.is_busy or not status.stage for status in statuses if status not in meeting):
+    if not initializing or any(status.is_busy or not status.stage for status in statuses if status not in initializing):
         return []
     return [BlockingRank(status, f"has not reached init_process_group{_where(status)}") for status in apart]
 
 
-def _meeting_message(statuses: Sequence[RankStatus]) -> str:
+def _init_wait_message(statuses: Sequence[RankStatus]) -> str:
     """Return a sentence if all ranks have long waited in ``init_process_group``, else an empty string."""
     waited = min(status.seconds for status in statuses)
-    if not all(status.stage == Stage.MEETING and is_long(status) for status in statuses):
+    if not all(status.stage == Stage.INIT and is_long(status) for status in statuses):
         return ""
     worlds = {status.world for status in statuses} - {0, len(statuses)}
     why = "a rank cannot reach another at MASTER_ADDR and MASTER_PORT, or their rank numbers are not 0 to N-1"
@@ -192,7 +192,7 @@ def _meeting_message(statuses: Sequence[RankStatus]) -> str:
 def all_waiting_message(statuses: Sequence[RankStatus], stands_still: Judgement = is_long) -> str:
     """Return a sentence if all ranks have long waited in the same collective, else an empty string."""
     if statuses and all(status.stage for status in statuses):
-        return _meeting_message(statuses)
+        return _init_wait_message(statuses)
     statuses = _at_work(statuses)
     waited_in = {(status.sequence, status.waits_in) for status in statuses}
     if (
@@ -234,38 +234,38 @@ def _after(status: RankStatus) -> str:
     return f" since it began {begun} #{status.sequence}" if status.sequence else " before its first collective"
 
 
-def _lagging_in_collective(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+def _missing_in_collective(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     numbers = [status.sequence for status in statuses]
     first, last = min(numbers, default=-1), max(numbers, default=-1)
     if first < 0 or first == last:
         return []
     missed = _named(statuses, first)
     # A rank that waits for a rank of another group is behind here as a consequence.
-    elsewhere = {culprit.status.rank for culprit in _lagging_in_group(statuses)}
+    elsewhere = {culprit.status.rank for culprit in _missing_in_group(statuses)}
     behind = [status for status in statuses if status.sequence == first]
     behind = [status for status in behind if status.rank in elsewhere] or behind
     return [BlockingRank(status, f"did not enter {missed}{_where(status)}") for status in behind]
 
 
-def _lagging_in_group(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+def _missing_in_group(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks by the collectives that they have begun in each process group."""
-    return _lagging_ranks(statuses, "enqueued", "did not enter {}", "")
+    return _missing_ranks(statuses, "enqueued", "did not enter {}", "")
 
 
-def _lagging_on_gpu(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+def _missing_on_gpu(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks by the progress of their GPUs, where all hosts have enqueued the same number of collectives.
 
     Started kernels are known with ``TORCH_NCCL_ENABLE_TIMING=1``. Completed ones prove less: when a link breaks, a
     collective in a ring may complete on some ranks. So completed ones name only a minority.
     """
-    started = _lagging_ranks(statuses, "started", "has not started {} on its GPU", ", which others wait in")
+    started = _missing_ranks(statuses, "started", "has not started {} on its GPU", ", which others wait in")
     if started:
         return started
-    unfinished = _lagging_ranks(statuses, "completed", "has not completed {} on its GPU", ", which others have")
+    unfinished = _missing_ranks(statuses, "completed", "has not completed {} on its GPU", ", which others have")
     return unfinished if 2 * len(unfinished) < len(statuses) else []
 
 
-def _lagging_ranks(statuses: Sequence[RankStatus], count: str, what: str, others: str) -> list[BlockingRank]:
+def _missing_ranks(statuses: Sequence[RankStatus], count: str, what: str, others: str) -> list[BlockingRank]:
     """Return the ranks with the lowest count in a group, without those that wait in some group for another rank."""
     groups: dict[str, list[tuple[RankStatus, int]]] = {}
     for status in statuses:
@@ -355,10 +355,10 @@ def _outside_collectives(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
 RULES: Final[tuple[Callable[[Sequence[RankStatus]], list[BlockingRank]], ...]] = (
     _stopped,
     _gil_holders,
-    _lagging_in_collective,
-    _lagging_in_group,
+    _missing_in_collective,
+    _missing_in_group,
     _mismatched_collectives,
-    _lagging_on_gpu,
+    _missing_on_gpu,
     _outside_collectives,
 )
 """Rules in their order. The first rule that names a rank decides."""

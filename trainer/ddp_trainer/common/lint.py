@@ -36,7 +36,7 @@ def issue(repository: str, number: int) -> str:
 _YES: Final = frozenset({"1", "y", "yes", "t", "true", "on"})
 
 
-def is_yes(text: str) -> bool:
+def is_enabled(text: str) -> bool:
     """Return whether a switch is on."""
     return text.strip().lower() in _YES
 
@@ -120,7 +120,7 @@ class Facts:
     """True if all nodes share one network stack, as in a local job: its loopback reaches all of them."""
 
     @property
-    def has_other_machines(self) -> bool:
+    def is_multi_host(self) -> bool:
         """True if the run has, or may have, nodes on other machines."""
         return self.nodes != 1 and not self.is_one_machine
 
@@ -170,17 +170,17 @@ USE_NCCL2: Final = "TORCH_DIST_USE_NCCL2"
 """``1`` makes the backend name ``nccl`` mean nccl2 in torch 2.14; ``0`` makes it mean the older backend in 2.15."""
 
 
-def variables_against_survival(environ: Mapping[str, str]) -> list[str]:
+def async_error_handling_overrides(environ: Mapping[str, str]) -> list[str]:
     """Return the names of the set variables that make torch ignore ``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``.
 
     Source: the constructor of ``ProcessGroupNCCL``, which then takes ``SkipCleanUp``, its value 3.
 
-    >>> variables_against_survival({"TORCH_DISTRIBUTED_DEBUG": "detail", "TORCH_NCCL_DESYNC_DEBUG": "0"})
+    >>> async_error_handling_overrides({"TORCH_DISTRIBUTED_DEBUG": "detail", "TORCH_NCCL_DESYNC_DEBUG": "0"})
     ['TORCH_DISTRIBUTED_DEBUG']
     """
     is_set = {
         DISTRIBUTED_DEBUG: environ.get(DISTRIBUTED_DEBUG, "").upper() == "DETAIL",
-        DESYNC_DEBUG: is_yes(environ.get(DESYNC_DEBUG, "")),
+        DESYNC_DEBUG: is_enabled(environ.get(DESYNC_DEBUG, "")),
     }
     return [name for name, value in is_set.items() if value]
 
@@ -198,7 +198,7 @@ _ELASTIC: Final = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 def _check_interfaces(environment: Environment, facts: Facts) -> Iterator[Finding]:
     for name in (_IFNAME, *_TORCH_IFNAMES):
         words = split_list(environment.get(name, "").replace("=", ""))
-        if words == ["lo"] and facts.has_other_machines:
+        if words == ["lo"] and facts.is_multi_host:
             message = f"{name}={environment[name]} is the loopback, over which no other node can be reached."
             fix = "Name the interface that reaches the other nodes, or delete it."
             yield Finding("N08", name, message, fix, env(_IFNAME))
@@ -222,9 +222,7 @@ def _check_torch_interfaces(environment: Environment, facts: Facts) -> Iterator[
         elif have and (missing := [word for word in words if word not in have]):
             message = f"{name} names {missing[0]}, and the interfaces of this node are {', '.join(sorted(have))}."
             yield Finding("T19", name, message, _OR_DELETE, TORCH_DISTRIBUTED)
-        elif (
-            have and words and facts.route and facts.route not in words and facts.has_other_machines and words != ["lo"]
-        ):
+        elif have and words and facts.route and facts.route not in words and facts.is_multi_host and words != ["lo"]:
             message = f"{name}={value}, and the way to the other nodes is by {facts.route}."
             fix = "Make sure that they can reach it, or delete it: ddp-launch sets it to the interface on that way."
             yield Finding("T23", name, message, fix, TORCH_DISTRIBUTED, Severity.WARNING)

@@ -17,8 +17,8 @@ from ddp_trainer.launch import config, platform_defaults
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
-from ddp_trainer.launch.agent.predecessor import Predecessor
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
+from ddp_trainer.launch.agent.previous_launcher import PreviousLauncher
 from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.env_lint import lint_environment
 from ddp_trainer.launch.flags import parse
@@ -83,8 +83,8 @@ def main(
                 from ddp_trainer.launch import torchrun_shim  # noqa: PLC0415 - few jobs ask for it
 
                 torchrun_shim.install(environ, log_dir)
-            predecessor = _predecessor(plan, environ, parent)
-            return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, predecessor))
+            previous_launcher = _previous_launcher(plan, environ, parent)
+            return asyncio_utils.run(_run(plan, environ, log_dir, metrics_dir, recorder, previous_launcher))
     except LaunchError as error:
         log_line(str(error))
         TerminationReport(environ).ended(error.exit_code, str(error))
@@ -97,7 +97,7 @@ async def _run(
     log_dir: Path,
     metrics_dir: Path,
     make_recorder: MakeRecorder | None,
-    predecessor: Predecessor,
+    previous_launcher: PreviousLauncher,
 ) -> int:
     children = Children(asyncio.get_running_loop())
     aggregator: Sidecar | None = None
@@ -117,7 +117,7 @@ async def _run(
     if plan.endpoint and plan.hosts_store:
         store = Sidecar(children, _store_flags(plan, plan.endpoint), environ)
     try:
-        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, predecessor)
+        setup = _setup(plan, environ, log_dir, metrics_dir, recorder, previous_launcher)
 
         async def wait_for_scrape() -> None:
             if aggregator is not None:
@@ -137,7 +137,7 @@ def _setup(
     log_dir: Path,
     pulse_dir: Path,
     recorder: AgentRecorder,
-    predecessor: Predecessor,
+    previous_launcher: PreviousLauncher,
 ) -> AgentConfig:
     arguments, where = plan.arguments, str(plan.endpoint or "this node")
     launch = Launch(
@@ -154,7 +154,7 @@ def _setup(
     )
     return AgentConfig(
         core=AgentStateMachine(
-            hello=_registration_message(plan, environ, predecessor), limits=plan.limits, endpoint=where
+            hello=_registration_message(plan, environ, previous_launcher), limits=plan.limits, endpoint=where
         ),
         program=plan.program,
         launch=launch,
@@ -169,22 +169,22 @@ def _setup(
         care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
-        predecessor=predecessor,
+        previous_launcher=previous_launcher,
         fixed_port=plan.fixed_port,
         # Alone, or in a static launch, workers need not wait for a place.
         prepares=plan.has_store and config.is_reference_trainer(plan.program),
     )
 
 
-def _predecessor(plan: Plan, environ: Mapping[str, str], parent: ParentLink | None) -> Predecessor:
+def _previous_launcher(plan: Plan, environ: Mapping[str, str], parent: ParentLink | None) -> PreviousLauncher:
     """Return the launcher that ran before in this pod. Without a store that outlives a launcher, no crash is counted,
     and so none recorded.
     """
     is_recorded = parent is not None and plan.has_store and not plan.hosts_store
-    return Predecessor(plan.node.name, environ, is_recorded=is_recorded, parent=parent)
+    return PreviousLauncher(plan.node.name, environ, is_recorded=is_recorded, parent=parent)
 
 
-def _registration_message(plan: Plan, environ: Mapping[str, str], predecessor: Predecessor) -> Hello:
+def _registration_message(plan: Plan, environ: Mapping[str, str], previous_launcher: PreviousLauncher) -> Hello:
     meets_others = plan.has_store
     hello = Hello(
         version=VERSION,
@@ -194,7 +194,7 @@ def _registration_message(plan: Plan, environ: Mapping[str, str], predecessor: P
         standing=WorkerState.IDLE,
         identity=config.identity_of(plan.program, environ) if meets_others else None,
         looks=meets_others and config.parse_preflight_policy(plan.arguments, environ) is not PreflightPolicy.OFF,
-        crash=predecessor.crash,
+        crash=previous_launcher.crash,
     )
     try:
         decode(encode(hello))

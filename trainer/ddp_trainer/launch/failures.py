@@ -36,7 +36,7 @@ from ddp_trainer.launch.protocol.messages import Failure, Over, Verdict
 from ddp_trainer.process.worker_protocol import Left
 
 OF_A_COLLECTIVE: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT}
-"""Reasons of failures of a collective, which count on the rank's board."""
+"""Reasons of failures of a collective, which count in the rank's metrics file."""
 
 CONSEQUENCES: Final = {*OF_A_COLLECTIVE, FailureReason.SIGTERM}
 """Reasons of failures that need no fault of the worker itself: a peer died, or SIGTERM stopped the worker."""
@@ -129,10 +129,10 @@ def innermost_error(message: str) -> str:
     return message if begin is None else "\n".join(lines[begin:])
 
 
-def last_words(stderr: str) -> str:
+def last_output_line(stderr: str) -> str:
     r"""Return the last line that a program printed before it ended without an exception; empty if there is none.
 
-    >>> last_words("usage: train.py\ntrain.py: error: unrecognized arguments: --lr\n\n")
+    >>> last_output_line("usage: train.py\ntrain.py: error: unrecognized arguments: --lr\n\n")
     'train.py: error: unrecognized arguments: --lr'
     """
     own = stderr.partition(_DUMP)[0]
@@ -374,11 +374,11 @@ def finish_of(over: Over) -> Finish:
         spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
         why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
     if over.failure is not None and not over.late and over.repeats:
-        why = _why_hopeless(over.repeats)
+        why = _no_restart_reason(over.repeats)
     return Finish(over.exit_code, why, over.failure, over.restarts)
 
 
-def _why_hopeless(repeats: int) -> str:
+def _no_restart_reason(repeats: int) -> str:
     """Return why an error before the first step ends a run that may still restart."""
     if repeats == 1:
         return "No restart can heal this, so none was tried."
@@ -433,7 +433,7 @@ class FailureBuilder:
         how = describe_exit_code(exit_code)
         has_words = exit_code < Exit.SIGNAL_BASE or exit_code == ABORTED
         lines = self.last_lines(local_rank) if has_words else ""
-        printed = launcher_in_stderr(lines) or last_words(lines)
+        printed = launcher_in_stderr(lines) or last_output_line(lines)
         return f"{how}: {printed}" if printed else how
 
     def left(self, group: Assignment | None, local_rank: int, left: Left) -> Failure:

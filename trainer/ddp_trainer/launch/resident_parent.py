@@ -24,7 +24,7 @@ from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.launch.host.parent_link import LauncherRecordFile, ParentLink, ParentSocket
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.exit_codes import of_wait_status
-from ddp_trainer.process.process_tree import become_subreaper, children_of
+from ddp_trainer.process.process_tree import children_of, set_child_subreaper
 
 MOST_EARLY_CRASHES: Final = 3
 """Crashes in a row of launchers that had not joined a group. After the last one, the parent exits with its code."""
@@ -46,7 +46,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
     The function returns in the parent, and in each child: there, with the result of ``launch``. A second launcher in
     the same pod, for example for a measurement, gets no parent, since the record of crashes belongs to the first one.
     """
-    if link := ParentLink.from_environ(os.environ):
+    if link := ParentLink.from_env(os.environ):
         os.environ.pop(Env.RESTART_IN_PLACE, None)
         return _abort_on_error(partial(launch, link))
     record = LauncherRecordFile(os.environ)
@@ -55,7 +55,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
         return launch(None)
     # The container itself may have died and restarted, for example of a lack of memory.
     record.record_crash(KILLED, time.time())
-    become_subreaper()
+    set_child_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS | {signal.SIGCHLD})
     early_crashes = launcher = 0
     parent = os.getpid()
@@ -64,8 +64,8 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
             connection = ParentSocket()
             launcher = os.fork()
             if not launcher:
-                _become_launcher(parent, mask)
-                return _abort_on_error(partial(launch, connection.become_link()))
+                _detach_launcher(parent, mask)
+                return _abort_on_error(partial(launch, connection.detach_link()))
         code, was_stopped = _wait_for(launcher)
         is_crash = code < 0 and not was_stopped
         fork_server = connection.fork_server() if is_crash else 0
@@ -86,7 +86,7 @@ def run(launch: Callable[[ParentLink | None], int]) -> int:
             connection.close()
 
 
-def _become_launcher(parent: int, mask: Iterable[int]) -> None:
+def _detach_launcher(parent: int, mask: Iterable[int]) -> None:
     """Detach this process from the parent's terminal, since the parent forwards signals, but not from its life."""
     os.setsid()
     with contextlib.suppress(OSError, AttributeError):

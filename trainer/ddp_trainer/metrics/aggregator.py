@@ -1,8 +1,8 @@
 """HTTP server that Prometheus scrapes, one process per pod.
 
 Start it with ``python -m ddp_trainer aggregate --directory D --port P``. The launcher starts it before torch is
-imported, and it ends with the launcher. It reads boards and never waits for a rank, so it also serves ranks that hang,
-hold the GIL, are stopped or dead.
+imported, and it ends with the launcher. It reads metrics files and never waits for a rank, so it also serves ranks that
+hang, hold the GIL, are stopped or dead.
 
 Exit codes: 0 after a stop signal or the end of the launcher; 1 if it cannot listen (training continues without
 metrics); 2 for a usage error.
@@ -63,7 +63,7 @@ LOOPBACK: Final = "127.0.0.1"
 LOCAL_JOB: Final = "local"
 """Value of the label ``ddp_job`` if the job has no name."""
 FRESH_SECONDS: Final = 0.05
-"""Seconds for which a page is served again. A flood of scrapes reads the boards once per interval."""
+"""Seconds for which a page is served again. A flood of scrapes reads the metrics files once per interval."""
 MOST_PAGES: Final = 8
 """Pages kept per interval. A further selection of families receives the page with all families."""
 _COLLECTED: Final = "collected"
@@ -79,10 +79,10 @@ FORMATS: Final[dict[bool, tuple[Callable[[Collector], bytes], str]]] = {
 """True for OpenMetrics → function that writes the page, and its content type."""
 
 
-class PageRouter:
+class RequestRouter:
     """Router from request paths to pages.
 
-    Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the boards.
+    Each page is built at most once per :data:`FRESH_SECONDS`, from one reading of the metrics files.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PageRouter:
     def get_response(self, request: HttpRequest) -> Response | Awaitable[Response]:
         """Return the page at the request's path."""
         if request.path == "/metrics":
-            self.scrapes.asked(request.agent)
+            self.scrapes.record_request(request.agent)
             return self._metrics(request)
         if request.path == HISTORY_PATH:
             return self._once(HISTORY_PATH, self._history_response)
@@ -129,7 +129,7 @@ class PageRouter:
         return Response(text.encode(), content_type="application/json")
 
     def _once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return the object cached under this name since the last reading of the boards, or make it."""
+        """Return the object cached under this name since the last reading of the metrics files, or make it."""
         if self._clock() - self._made_at >= FRESH_SECONDS:
             self._made.clear()
         if name not in self._made:
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     gpus = GpuSampler(arguments.directory)
     gpus.start()
     exposition = Exposition(arguments.directory, job, collectives=collectives, gpus=gpus)
-    pages = PageRouter(exposition, history, arguments.directory)
+    pages = RequestRouter(exposition, history, arguments.directory)
     reporter = _progress_reporter(arguments.directory)
     asyncio_utils.run(_serve(pages, listener, arguments.parent, announcement, history))
     if reporter is not None:
@@ -184,7 +184,9 @@ def _save_history(history: History) -> None:
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 
 
-async def _serve(pages: PageRouter, listener: socket.socket, parent: int, announcement: str, history: History) -> None:
+async def _serve(
+    pages: RequestRouter, listener: socket.socket, parent: int, announcement: str, history: History
+) -> None:
     """Serve until SIGTERM, SIGINT or the end of the parent. After SIGUSR1, end with the next regular scrape."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -267,7 +269,7 @@ def argument_parser() -> argparse.ArgumentParser:
         type=Path,
         default=directory,
         required=not directory,
-        help=f"directory of the boards (default ${Env.METRICS_DIR})",
+        help=f"directory of the metrics files (default ${Env.METRICS_DIR})",
     )
     parser.add_argument(
         "--port",

@@ -81,14 +81,14 @@ class ConnectionLimits:
         self._open: Counter[str] = Counter()
 
     @property
-    def room(self) -> int:
+    def available(self) -> int:
         """Number of connections up to the total limit."""
         return self.total - self._open.total()
 
     @property
     def is_full(self) -> bool:
         """True if the total limit is reached."""
-        return self.room <= 0
+        return self.available <= 0
 
     def is_full_for(self, address: str) -> bool:
         """Return whether the limit per address is reached for this address."""
@@ -164,11 +164,11 @@ class Acceptor(ABC):
     _is_accepting: bool = False
 
     @abstractmethod
-    def _room(self) -> int:
+    def _available(self) -> int:
         """Return the number of connections for which there is room."""
 
     @abstractmethod
-    def _make_room(self) -> bool:
+    def _evict_connection(self) -> bool:
         """Close a connection that may be closed, and return whether one closes."""
 
     @abstractmethod
@@ -200,11 +200,11 @@ class Acceptor(ABC):
                 self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        room = self._room()
-        if room <= 0 and self._make_room():
+        available = self._available()
+        if available <= 0 and self._evict_connection():
             self._pause()  # until a descriptor is free; waiting clients stay in the kernel's queue
             return
-        for _ in range(max(1, min(room, AT_ONCE))):
+        for _ in range(max(1, min(available, AT_ONCE))):
             try:
                 accepted, name = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -290,10 +290,10 @@ class LimitedServer(Acceptor):
 
     # ------------------------------------------------------------------ accepting
 
-    def _room(self) -> int:
+    def _available(self) -> int:
         return self.limits.total - len(self._places)
 
-    def _make_room(self) -> bool:
+    def _evict_connection(self) -> bool:
         return self._drop_oldest() or any(place.is_leaving for place in self._places.values())
 
     def _open(self, accepted: socket.socket, address: str) -> None:

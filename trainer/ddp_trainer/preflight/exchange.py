@@ -188,7 +188,7 @@ class HostClient:
             ExchangeFailed: The host disconnected or does not answer.
         """
         own = replace(own, clock=await self._clock())
-        response = await self._ask(
+        response = await self._request(
             PreflightResponse, PreflightRequest(report=own), self._until + _margin(listener.CONNECT_SECONDS)
         )
         return response.reports
@@ -200,7 +200,7 @@ class HostClient:
             ExchangeFailed: The host disconnected or does not answer.
         """
         now = asyncio.get_running_loop().time()
-        response = await self._ask(PreflightResponse, PreflightRequest(probes=own), now + _margin(PROBE_SECONDS))
+        response = await self._request(PreflightResponse, PreflightRequest(probes=own), now + _margin(PROBE_SECONDS))
         return response.probes
 
     def close(self) -> None:
@@ -213,13 +213,13 @@ class HostClient:
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
             until = asyncio.get_running_loop().time() + listener.CONNECT_SECONDS
-            banner = await self._ask(listener.Banner, PreflightRequest(), until)
+            banner = await self._request(listener.Banner, PreflightRequest(), until)
             half = (time.perf_counter() - started) / 2
             if half < best.uncertainty:
                 best = Clock(offset=round(sent + half - banner.time, 6), uncertainty=round(half, 6))
         return best
 
-    async def _ask(self, kind: type[listener.Kind], request: PreflightRequest, until: float) -> listener.Kind:
+    async def _request(self, kind: type[listener.Kind], request: PreflightRequest, until: float) -> listener.Kind:
         """Send a request and return its response. Raises ExchangeFailed."""
         hint = "look at the preflight of the first node; all nodes need the same ddp_trainer"
         try:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS
-from ddp_trainer.preflight.schema import API_VERSION, Facts, Finding, Status, most_severe
+from ddp_trainer.preflight.schema import API_VERSION, Facts, Finding, Status, max_status
 
 _MOST_COLUMNS: Final = 8
 _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.FAIL: "FAIL"}
@@ -16,7 +16,7 @@ _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.
 
 def verdict(findings: Sequence[Finding]) -> Status:
     """Return the status of the whole preflight."""
-    return most_severe(finding.status for finding in findings if finding.status is not Status.SKIP)
+    return max_status(finding.status for finding in findings if finding.status is not Status.SKIP)
 
 
 def table(facts: Facts, findings: Sequence[Finding]) -> str:
@@ -54,15 +54,15 @@ def _columns(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """Return the names of the nodes in the order of their ranks; of many nodes those with the worst findings."""
     names = [report.name for report in facts.reports]
 
-    def worst_severity(name: str) -> int:
-        return most_severe(finding.status for finding in findings if finding.node == name).severity
+    def node_severity(name: str) -> int:
+        return max_status(finding.status for finding in findings if finding.node == name).severity
 
-    shown = set(sorted(names, key=worst_severity, reverse=True)[:_MOST_COLUMNS])
+    shown = set(sorted(names, key=node_severity, reverse=True)[:_MOST_COLUMNS])
     return [name for name in names if name in shown]
 
 
 def _cell(findings: Sequence[Finding], node: str) -> str:
-    return _CELLS[most_severe(finding.status for finding in findings if finding.node in {node, ""})]
+    return _CELLS[max_status(finding.status for finding in findings if finding.node in {node, ""})]
 
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:

@@ -20,8 +20,8 @@ from pathlib import Path
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.preflight.checks.gpu_checks import health_of, links_of
 from ddp_trainer.preflight.gpus import gpus
-from ddp_trainer.preflight.nvml import GpuInventory
-from ddp_trainer.preflight.schema import Finding, Gpu, Status, most_severe, named
+from ddp_trainer.preflight.nvml import NvmlReport
+from ddp_trainer.preflight.schema import Finding, Gpu, Status, max_status, named
 from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
 
@@ -32,11 +32,11 @@ def main(argv: Sequence[str]) -> int:
     found = check_gpus(node, gpus(), devices.split(","))
     with contextlib.suppress(OSError):  # a full disk is not a GPU failure
         Path(file).write_text(json.dumps({"findings": [asdict(finding) for finding in found]}))
-    has_failed = most_severe(finding.status for finding in found) is Status.FAIL
+    has_failed = max_status(finding.status for finding in found) is Status.FAIL
     return Exit.FAILURE if has_failed else Exit.SUCCESS
 
 
-def check_gpus(node: str, cards: GpuInventory, devices: Sequence[str]) -> list[Finding]:
+def check_gpus(node: str, cards: NvmlReport, devices: Sequence[str]) -> list[Finding]:
     """Return the findings of the given GPUs of a node.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Final
 
 from ddp_trainer.common import strict_json
 from ddp_trainer.net.run_secret import open_without_waiting
-from ddp_trainer.preflight.nvml import GpuInventory
+from ddp_trainer.preflight.nvml import NvmlReport
 from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.gpu_devices import LIBRARY
 from ddp_trainer.process.process_tree import PROC, is_descendant
@@ -33,34 +33,34 @@ RECENT_SECONDS: Final = 7200.0
 """Age up to which an Xid counts, in seconds. An older one belongs to earlier users of the node."""
 
 
-def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PROC) -> GpuInventory:
+def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PROC) -> NvmlReport:
     """Return all GPUs. They are queried once, for at most 20 s, because a faulty driver may never answer."""
     cards = _query_nvml(library)
     logged = parse_xids(_records(kernel_log), time.monotonic())
     found = []
     for gpu in cards.gpus:
         xids = tuple(sorted({*gpu.xids, *logged.get(_place(gpu.bus_id), ())}))
-        found.append(replace(gpu, xids=xids, processes=_foreign_pids(gpu, proc)))
+        found.append(replace(gpu, xids=xids, processes=_external_pids(gpu, proc)))
     return replace(cards, gpus=tuple(found))
 
 
-def _query_nvml(library: str) -> GpuInventory:
+def _query_nvml(library: str) -> NvmlReport:
     command = [sys.executable, "-P", "-m", "ddp_trainer.preflight.nvml", library]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return GpuInventory(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
+        return NvmlReport(error=f"NVML does not answer within {_TIMEOUT_SECONDS:g} s")
     except OSError as error:
-        return GpuInventory(error=f"NVML could not be queried: {error}")
+        return NvmlReport(error=f"NVML could not be queried: {error}")
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return GpuInventory(
+        return NvmlReport(
             error=f"the process that asks NVML ended with {done.returncode}: {''.join(last) or 'no message'}"
         )
     try:
-        cards: GpuInventory = strict_json.parse(GpuInventory, strict_json.loads(done.stdout))
+        cards: NvmlReport = strict_json.parse(NvmlReport, strict_json.loads(done.stdout))
     except strict_json.DecodeError as error:
-        return GpuInventory(error=f"NVML's answer is not understood: {error}")
+        return NvmlReport(error=f"NVML's answer is not understood: {error}")
     return cards if cards.gpus or cards.error else replace(cards, error="NVML lists no GPU")
 
 
@@ -98,7 +98,7 @@ def _records(path: Path) -> list[str]:
     return b"".join(records).decode(errors="replace").splitlines()
 
 
-def _foreign_pids(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
+def _external_pids(gpu: Gpu, proc: Path) -> tuple[int, ...] | None:
     """Return the processes that this launcher has not started.
 
     In a running group that a node joins, the launchers of the members have started workers.

@@ -44,7 +44,7 @@ Reader = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuInventory:
+class NvmlReport:
     """All GPUs of a node."""
 
     driver: str = ""
@@ -56,24 +56,24 @@ class GpuInventory:
     has_driver: bool = True
 
 
-def read(library: str = LIBRARY) -> GpuInventory:
+def read(library: str = LIBRARY) -> NvmlReport:
     """Read the state of all GPUs."""
     try:
         nvml = load_nvml(library)
     except OSError:
-        return GpuInventory(error=f"there is no {library} here, so GPUs were not looked at", has_driver=False)
+        return NvmlReport(error=f"there is no {library} here, so GPUs were not looked at", has_driver=False)
     except ImportError:
-        return GpuInventory(error="nvidia-ml-py is not installed, so GPUs were not looked at", has_driver=False)
+        return NvmlReport(error="nvidia-ml-py is not installed, so GPUs were not looked at", has_driver=False)
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return GpuInventory(error=f"NVML cannot be initialized: {error}")
+        return NvmlReport(error=f"NVML cannot be initialized: {error}")
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
-        return GpuInventory(error=f"NVML does not list the GPUs: {error}")
+        return NvmlReport(error=f"NVML does not list the GPUs: {error}")
     driver, cuda = _versions(nvml)
-    return GpuInventory(driver=driver, cuda=cuda, gpus=tuple(_gpu(nvml, index) for index in range(count)))
+    return NvmlReport(driver=driver, cuda=cuda, gpus=tuple(_gpu(nvml, index) for index in range(count)))
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:

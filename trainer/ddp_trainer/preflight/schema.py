@@ -268,10 +268,10 @@ class Status(StrEnum):
         return list(Status).index(self)
 
 
-def most_severe(statuses: Iterable[Status]) -> Status:
+def max_status(statuses: Iterable[Status]) -> Status:
     """Return the worst status; ok if there are none.
 
-    >>> most_severe([Status.WARN, Status.FAIL, Status.SKIP])
+    >>> max_status([Status.WARN, Status.FAIL, Status.SKIP])
     <Status.FAIL: 'fail'>
     """
     return max(statuses, key=lambda status: status.severity, default=Status.OK)

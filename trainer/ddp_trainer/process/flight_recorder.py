@@ -1,6 +1,6 @@
 """Client of torch's flight recorder: reads the collectives that a worker has begun, even while it holds the GIL.
 
-:func:`fetch_record` returns a summary and :func:`fetch_documents` the complete records. Every worker in a group runs
+:func:`fetch_record` returns a summary and :func:`fetch_dumps` the complete records. Every worker in a group runs
 torch's server (``_WorkerServer``) at a socket beside its heartbeat page, started by
 :mod:`ddp_trainer.launch.in_worker.heartbeat`. C++ threads answer its requests. The server does not authenticate its
 clients, so the socket is in a folder of this user, and never a port. Standard library only.
@@ -67,11 +67,11 @@ def recorder_socket_path(page: str | Path) -> Path:
 
 
 def fetch_record(path: Path, seconds: float) -> Record:
-    """Return the collectives that a worker has recorded; see :func:`fetch_documents`."""
-    return read(*fetch_documents(path, seconds).values())
+    """Return the collectives that a worker has recorded; see :func:`fetch_dumps`."""
+    return read(*fetch_dumps(path, seconds).values())
 
 
-def fetch_documents(path: Path, seconds: float) -> dict[str, bytes]:
+def fetch_dumps(path: Path, seconds: float) -> dict[str, bytes]:
     """Return the JSON documents of a worker's recorders by the names of their handlers.
 
     When a collective times out, torch writes a record to a file only for the first NCCL group of a process. The server

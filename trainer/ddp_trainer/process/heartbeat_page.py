@@ -43,11 +43,11 @@ ANSWERED: Final = 8
 """Number of the last request that was answered."""
 SIGNAL: Final = 9
 """Signal on which the worker writes its stacks without the GIL; 0 where it has none."""
-MEETING: Final = 10
+INIT_SINCE: Final = 10
 """Time at which the worker began to make its first default group; 0 before, and once it has the group."""
 WANTED: Final = 11
 """World size that the worker asked torch for; 0 where it is not known."""
-HAS_MET: Final = 12
+LARGEST_GROUP: Final = 12
 """Ranks of the largest default group that the worker has had; 0 before the first."""
 HAS_DISTRIBUTED: Final = 13
 """1 once the worker has imported torch.distributed."""

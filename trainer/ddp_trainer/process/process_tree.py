@@ -12,7 +12,7 @@ PROC: Final = Path("/proc")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
-def become_subreaper() -> None:
+def set_child_subreaper() -> None:
     """Make this process the parent of its descendants whose parents have ended. Without Linux, do nothing."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

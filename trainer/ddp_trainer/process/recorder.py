@@ -150,7 +150,7 @@ class RankRecorder:
         return {}
 
 
-class FormedGroup(NamedTuple):
+class RendezvousResult(NamedTuple):
     """Group that a rendezvous has formed, as one of its pods reports it."""
 
     seconds: float
@@ -199,7 +199,7 @@ class AgentRecorder:
     def rejected_connections(self, count: int) -> None:
         """Report how many connections the store has refused since it started, for lack of the run's secret."""
 
-    def group_formed(self, group: FormedGroup) -> None:
+    def rendezvous_completed(self, group: RendezvousResult) -> None:
         """Report a completed rendezvous."""
 
     def stalled(self, seconds: float, rank: int) -> None:

@@ -1,6 +1,6 @@
 """Start of this worker process: the seconds of each phase from the start of the pod's launcher to the first step.
 
-The program calls :func:`reached` at the end of a phase, and the recorder of metrics listens to :data:`STARTUP`.
+The program calls :func:`end_phase` at the end of a phase, and the recorder of metrics listens to :data:`STARTUP`.
 The time of a phase that was not reported belongs to the next phase, so that the phases always add up. Standard library
 only.
 """
@@ -41,7 +41,7 @@ class StartupTimes:
         self.listener: Callable[[], None] = lambda: None
         """Called after each phase."""
 
-    def reached(self, phase: StartupPhase, moment: float | None = None) -> None:
+    def end_phase(self, phase: StartupPhase, moment: float | None = None) -> None:
         """End a phase now, or at a Unix time. Only the first call for a phase has an effect."""
         if phase not in self._ends:
             self._ends[phase] = self._clock() if moment is None else moment
@@ -63,7 +63,7 @@ class StartupTimes:
         if not self.is_over:
             now = self._clock()
             self._ends.setdefault(StartupPhase.FIRST_BATCH, now - max(0.0, seconds - data_wait))
-            self.reached(StartupPhase.FIRST_STEP, now)
+            self.end_phase(StartupPhase.FIRST_STEP, now)
 
     @property
     def is_over(self) -> bool:
@@ -124,4 +124,4 @@ def _launcher_times(environ: Mapping[str, str]) -> Mapping[str, float]:
 STARTUP: Final = StartupTimes()
 """Start of this process."""
 
-reached: Final = STARTUP.reached
+end_phase: Final = STARTUP.end_phase

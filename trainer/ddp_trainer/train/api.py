@@ -58,7 +58,7 @@ def run(
         TrainError: Training failed for any reason except an error in the task's own code.
     """
     began = time.time()
-    env = env or Environment.from_environ(os.environ)
+    env = env or Environment.from_env(os.environ)
     config = with_defaults(config, env)
     progress = make_progress(config, env)
     stop = StopRequest(grace_seconds=env.grace_seconds, leave=exit_immediately)

@@ -39,12 +39,12 @@ def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None
         argv: The flags.
         recorder: Makes the recorder of metrics; called once the rank is known.
     """
-    control = Control.from_environ(os.environ)
+    control = Control.from_env(os.environ)
     try:
         config = parse(argv)
-        outcome = run(config, recorder=recorder, env=Environment.from_environ(os.environ), control=control)
+        outcome = run(config, recorder=recorder, env=Environment.from_env(os.environ), control=control)
         # Read again: a process that outlived its group may have another rank now.
-        if Environment.from_environ(os.environ).rank == 0 and not config.log_json:
+        if Environment.from_env(os.environ).rank == 0 and not config.log_json:
             print_safe(outcome.summary.to_json())
         print_safe()  # what progress could not write either
     except Exception as err:  # noqa: BLE001 - top level: the task's own code may raise anything
@@ -57,7 +57,7 @@ def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None
 def _failed(err: Exception) -> int:
     env = Environment()
     with suppress(BadConfig):
-        env = Environment.from_environ(os.environ)
+        env = Environment.from_env(os.environ)
     # If the launcher's variables are invalid, the error file may still be named.
     error_file = named_error_file() or env.error_file
     if env.world_size > 1:

@@ -35,7 +35,7 @@ from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition
-from ddp_trainer.train.step import StepResult, fetch_slice, seed_draws
+from ddp_trainer.train.step import StepResult, fetch_slice, seed_slice_rng
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost, exit_without_teardown
 
@@ -255,7 +255,7 @@ class Step:
         parts = self._parts
         for request in self.samples_of_all.own:
             batch, _ = fetch_slice(parts, request, self.result)
-            seed_draws(self.samples_of_all, request.slice_index, parts.group.device)
+            seed_slice_rng(self.samples_of_all, request.slice_index, parts.group.device)
             self._waiting = request.ids
             yield batch
             if self._waiting is not None:

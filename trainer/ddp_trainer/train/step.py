@@ -68,7 +68,7 @@ def compute_step(state: TrainState, components: GroupComponents, plan: StepPlan)
     """
     result = StepResult(plan.own_samples, plan.own_digest)
     for batch_slice in fetch_slices(components, plan, result):
-        seed_draws(plan, batch_slice.slice_index, components.group.device)
+        seed_slice_rng(plan, batch_slice.slice_index, components.group.device)
         loss = forward_backward(state, components, batch_slice)
         result.loss = loss if result.loss is None else result.loss + loss
     return result
@@ -113,14 +113,14 @@ def fetch_slice(components: GroupComponents, request: Request, result: StepResul
     result.skipped += len(skipped)
     components.timer.end_phase(Phase.DATA_WAIT)
     if components.group.is_starting:
-        startup_times.reached(StartupPhase.FIRST_BATCH)
+        startup_times.end_phase(StartupPhase.FIRST_BATCH)
     if components.group.device.type != "cpu":
         batch = to_device(batch, components.group.device)
         components.timer.end_phase(Phase.HOST_TO_DEVICE)
     return batch, request.ids.numel() - len(skipped)
 
 
-def seed_draws(plan: StepPlan, slice_index: int, device: torch.device) -> None:
+def seed_slice_rng(plan: StepPlan, slice_index: int, device: torch.device) -> None:
     """Seed torch's generators for the draws of the model in a slice; ``torch.manual_seed()`` would take 140 us."""
     torch.default_generator.manual_seed(plan.seeds[slice_index])
     if device.type == "cuda":

@@ -43,11 +43,11 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot, main_container
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.concurrency import Future, Stop, run_concurrently
+from kubectl_ddp.util.concurrency import Future, Stop, run_in_threads
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster.write.submission import Submission
-    from kubectl_ddp.capacity import Inventory
+    from kubectl_ddp.capacity import CapacityObjects
     from kubectl_ddp.kube.grafana import GrafanaService
     from kubectl_ddp.preflight.doctor import ClusterFacts
     from kubectl_ddp.preflight.model import PreflightFacts, Subject
@@ -147,7 +147,7 @@ class ClusterBackend:
         """Return the properties of the cluster that affect how a job is rendered."""
         from kubectl_ddp.render.choose import ClusterKinds  # noqa: PLC0415 - 30 ms, and only to submit
 
-        version, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
+        version, served = run_in_threads(lambda: self._api.get("/version"), self._served_kinds)
         major, minor = (int(re.sub(r"\D.*", "", str(version[part])) or 0) for part in ("major", "minor"))
         return ClusterKinds(self.where, (major, minor), served)
 
@@ -363,13 +363,13 @@ class ClusterBackend:
         subject = subject_of(spec, objects, spec.namespace or self.namespace)
         return subject, PreflightReader(self._api, self._discovery, subject, objects, is_thorough).facts()
 
-    def inventory(self) -> Inventory:
+    def capacity_objects(self) -> CapacityObjects:
         """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
         from kubectl_ddp.backends.cluster.read.preflight_reader import unknown_if_forbidden  # noqa: PLC0415 - only for ``capacity``
         from kubectl_ddp.backends.cluster.read.resource_table import objects  # noqa: PLC0415
-        from kubectl_ddp.capacity import Inventory  # noqa: PLC0415
+        from kubectl_ddp.capacity import CapacityObjects  # noqa: PLC0415
 
-        nodes, pods, local_queues, cluster_queues = run_concurrently(
+        nodes, pods, local_queues, cluster_queues = run_in_threads(
             *(
                 unknown_if_forbidden(partial(objects, self._api, kind, namespace))
                 for kind, namespace in (
@@ -380,7 +380,7 @@ class ClusterBackend:
                 )
             )
         )
-        return Inventory(
+        return CapacityObjects(
             namespace=self.namespace, nodes=nodes, pods=pods, local_queues=local_queues, cluster_queues=cluster_queues
         )
 

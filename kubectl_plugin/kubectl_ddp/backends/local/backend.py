@@ -30,14 +30,14 @@ from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRefused, read_response
+from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRejected, read_response
 from kubectl_ddp.util.concurrency import Stop
 from kubectl_ddp.util.process import defer_interrupt, program
 from kubectl_ddp.values.quantity import validate_node_count
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.local.submission import LocalMachine
-    from kubectl_ddp.capacity import Inventory
+    from kubectl_ddp.capacity import CapacityObjects
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
 
@@ -220,7 +220,7 @@ class LocalBackend:
             with socket.create_connection((address, port), timeout=seconds) as connection:
                 connection.sendall(request.encode())
                 answer = read_response(iter(lambda: connection.recv(1 << 16), b""), POD_ANSWER)
-        except ResponseRefused as error:
+        except ResponseRejected as error:
             raise Unreachable(f"The answer of pod '{name}' at {address}:{port} {error}.") from error
         except OSError as error:
             raise Unreachable(f"Pod '{name}' does not answer at {address}:{port}: {error}.") from error
@@ -250,7 +250,7 @@ class LocalBackend:
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
         """Do nothing: this machine applies no admission checks."""
 
-    def inventory(self) -> Inventory:
+    def capacity_objects(self) -> CapacityObjects:
         """Return the capacity of this machine and the part in use."""
         from kubectl_ddp.backends.local.capacity_reader import read  # noqa: PLC0415 - for ``capacity`` alone
 

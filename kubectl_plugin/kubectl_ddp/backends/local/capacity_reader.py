@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.capacity import Inventory
+from kubectl_ddp.capacity import CapacityObjects
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.values.pod import GPU_PRODUCT
@@ -20,8 +20,11 @@ SECONDS: Final = 10.0
 """Timeout of nvidia-smi, which may not answer at all if a GPU is faulty."""
 
 
-def read() -> Inventory:
-    """Return the inventory of this machine. GPUs with compute processes count as used; CPU cores are shared."""
+def read() -> CapacityObjects:
+    """Return this machine as a node, and one pod with what is in use.
+
+    GPUs with compute processes count as used; CPU cores are shared.
+    """
     name = socket.gethostname()
     total, available = _memory()
     gpus, busy = _gpus()
@@ -39,7 +42,7 @@ def read() -> Inventory:
         "metadata": {"name": "programs"},
         "spec": {"nodeName": name, "containers": [{"name": "programs", "resources": {"requests": taken}}]},
     }
-    return Inventory(nodes=[node], pods=[programs])
+    return CapacityObjects(nodes=[node], pods=[programs])
 
 
 def _memory() -> tuple[int, int]:

@@ -39,7 +39,7 @@ def descriptors(pidfd: int | None, stop: Stop | None) -> Iterator[list[int]]:
         if stop is not None:
             event = os.eventfd(0, os.EFD_CLOEXEC)
             stack.callback(os.close, event)
-            stack.enter_context(stop.wake_on_stop(lambda: os.eventfd_write(event, 1)))
+            stack.enter_context(stop.call_on_stop(lambda: os.eventfd_write(event, 1)))
             found.append(event)
         yield found
 

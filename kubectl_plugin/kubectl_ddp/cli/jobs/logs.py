@@ -17,7 +17,7 @@ from kubectl_ddp.cli.internal.job_lookup import seconds_of, target
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.observe.job_results import persist_result
-from kubectl_ddp.observe.log_stream import Folded, fold, follow_logs, iter_with_timeout, rank_filter, read, seconds_ago
+from kubectl_ddp.observe.log_stream import Folded, fold, follow_logs, iter_with_timeout, rank_filter, read, since_time
 from kubectl_ddp.observe.waiting import DELETED, GOALS, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.job_tables import API_VERSION, job_to_dict
@@ -65,7 +65,7 @@ def logs(
         return
     ranks = rank_filter(rank, state)
     seconds = seconds_of("--since", since)
-    begin = None if seconds is None else seconds_ago(seconds)
+    begin = None if seconds is None else since_time(seconds)
     lines = (follow_logs if follows else read)(backend, name, ranks, tail=tail, since=begin)
     shown = fold(iter_with_timeout(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
     try:

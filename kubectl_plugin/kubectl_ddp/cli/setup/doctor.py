@@ -45,7 +45,7 @@ def capacity(options: Options, *, gpu_type: str | None, queue: str | None) -> No
     from kubectl_ddp.capacity import capacity_to_dict, report_capacity, tables  # noqa: PLC0415 - not needed for help
 
     backend = backend_for(options)
-    report = report_capacity(backend.where, backend.inventory(), gpu_type=gpu_type, queue=queue)
+    report = report_capacity(backend.where, backend.capacity_objects(), gpu_type=gpu_type, queue=queue)
     if options.output is not None:
         print_output(capacity_to_dict(report), options.output)
         return

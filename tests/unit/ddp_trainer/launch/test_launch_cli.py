@@ -30,4 +30,6 @@ def test_crashes_are_recorded_for_a_store_elsewhere(tmp_path: Path, flags: list[
     environ: dict[str, str] = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "run", Env.SECRET_FILE: str(secret)}
     arguments = parse(["--nnodes=2", "--rdzv-id=run", *flags, "-m", "http"], environ)
     LauncherRecordFile(environ).write(LauncherRecord(run_id="run", exit_code=137))
-    assert (cli._predecessor(make_plan(arguments, environ), environ, ParentLink(0)).crash is not None) is is_recorded
+    assert (
+        cli._previous_launcher(make_plan(arguments, environ), environ, ParentLink(0)).crash is not None
+    ) is is_recorded

@@ -11,7 +11,7 @@ from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.checks.gpu_checks import MOST_IDLE_MIB
 from ddp_trainer.preflight.collector import rdma
 from ddp_trainer.preflight.gpu_health import check_gpus
-from ddp_trainer.preflight.nvml import GpuInventory
+from ddp_trainer.preflight.nvml import NvmlReport
 from ddp_trainer.preflight.schema import Facts, Finding, Gpu, Rdma, Software, Status
 from tests.support.preflight_reports import WHOLE_GPU as WHOLE
 from tests.support.preflight_reports import a_report, bad, facts_of
@@ -118,20 +118,20 @@ def a_gpu(index: int, **more: object) -> Gpu:
     [(["0", "1"], []), (["0", "2", "3"], [2, 3]), (["GPU-33ab"], [3]), (["GPU-22"], [2]), (["MIG-5f"], [2, 3])],
 )
 def test_other_gpus_of_the_machine_do_not_count(devices: list[str], ill: list[int]) -> None:
-    cards = GpuInventory(gpus=(a_gpu(0), a_gpu(1), a_gpu(2, needs_reset=True), a_gpu(3, is_lost=True)))
+    cards = NvmlReport(gpus=(a_gpu(0), a_gpu(1), a_gpu(2, needs_reset=True), a_gpu(3, is_lost=True)))
     found = check_gpus("worker-1", cards, devices)
     assert [finding.message.split(" (")[0] for finding in found] == [f"GPU {index}" for index in ill]
     assert all((finding.node, finding.status) == ("worker-1", Status.FAIL) for finding in found)
 
 
 def test_links_count_and_processes_do_not() -> None:
-    cards = GpuInventory(gpus=(a_gpu(0, nvlinks_up=18, processes=(7,)), a_gpu(1, nvlinks_up=17, processes=(8,))))
+    cards = NvmlReport(gpus=(a_gpu(0, nvlinks_up=18, processes=(7,)), a_gpu(1, nvlinks_up=17, processes=(8,))))
     assert [finding.check for finding in check_gpus("w", cards, ["0", "1"])] == ["gpu-links"]
 
 
 @pytest.mark.parametrize(("has_driver", "fails"), [(True, True), (False, False)])
 def test_a_driver_that_does_not_answer_fails_and_one_that_is_not_there_does_not(has_driver: bool, fails: bool) -> None:
-    cards = GpuInventory(error="NVML does not answer within 20 s", has_driver=has_driver)
+    cards = NvmlReport(error="NVML does not answer within 20 s", has_driver=has_driver)
     assert [finding.status for finding in check_gpus("w", cards, ["0"])] == ([Status.FAIL] if fails else [])
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight import gpus
-from ddp_trainer.preflight.nvml import GpuInventory, read
+from ddp_trainer.preflight.nvml import NvmlReport, read
 from ddp_trainer.preflight.schema import Gpu
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
 from tests.support.preflight_reports import WHOLE_GPU
 
-ReadGpus = Callable[..., GpuInventory]
+ReadGpus = Callable[..., NvmlReport]
 
 EXPECTED = replace(WHOLE_GPU, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6e", pcie_replays=0)
 
@@ -35,7 +35,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadGpus:
     """Read GPUs from the library, which has one table of answers per GPU."""
 
-    def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> GpuInventory:
+    def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> NvmlReport:
         fake_nvml.answers(tmp_path / "answers", *cards, **system)
         monkeypatch.setenv(fake_nvml.ANSWERS, str(tmp_path / "answers"))
         (tmp_path / "kmsg").write_text(log)
@@ -45,7 +45,7 @@ def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_field_of_a_healthy_gpu_is_read(read_gpus: ReadGpus) -> None:
-    assert read_gpus(HEALTHY, HEALTHY) == GpuInventory(
+    assert read_gpus(HEALTHY, HEALTHY) == NvmlReport(
         driver="580.65.06", cuda="13.0", gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0"))
     )
 
@@ -168,7 +168,7 @@ def test_a_driver_that_never_answers_is_not_waited_for(read_gpus: ReadGpus, monk
 def test_a_missing_driver_and_a_missing_binding_are_reported(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = gpus.gpus("/none/libnvidia-ml.so.1")
     assert "no /none/libnvidia-ml.so.1 here, so GPUs were not looked at" in absent.error
-    assert absent == GpuInventory(error=absent.error, has_driver=False)
+    assert absent == NvmlReport(error=absent.error, has_driver=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     without_package = "nvidia-ml-py is not installed, so GPUs were not looked at"
-    assert read(library) == GpuInventory(error=without_package, has_driver=False)
+    assert read(library) == NvmlReport(error=without_package, has_driver=False)

@@ -54,7 +54,7 @@ def test_the_wait_for_a_fork_server_belongs_to_the_imports() -> None:
 def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
     times = started(103.0)
     for phase, moment in MARKS.items():
-        times.reached(phase, moment)
+        times.end_phase(phase, moment)
     times.finish(seconds=3.0, data_wait=1.0)
     spent = seconds(times, LAUNCHED | {LifecycleEvent.FORMED: 102.5})
     assert tuple(spent) == IN_POD
@@ -73,9 +73,9 @@ def test_a_phase_that_was_not_reported_belongs_to_the_next() -> None:
 
 def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
     times = StartupTimes(clock=iter([104.0, 106.0, 107.0]).__next__, started=lambda: 100.5)
-    times.reached(StartupPhase.INTERPRETER, 101.0)
+    times.end_phase(StartupPhase.INTERPRETER, 101.0)
     times.torch_imported()
-    times.reached(StartupPhase.FIRST_BATCH)
+    times.end_phase(StartupPhase.FIRST_BATCH)
     spent = seconds(times, LAUNCHED)
     assert (spent[StartupPhase.IMPORTS], spent[StartupPhase.FIRST_BATCH]) == (3.0, 2.0)
 
@@ -83,8 +83,8 @@ def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
 def test_a_later_group_of_the_process_changes_nothing() -> None:
     times, calls = started(100.5), []
     times.listener = lambda: calls.append(1)
-    times.reached(StartupPhase.RENDEZVOUS, 104.0)
-    times.reached(StartupPhase.RENDEZVOUS, 109.0)
+    times.end_phase(StartupPhase.RENDEZVOUS, 104.0)
+    times.end_phase(StartupPhase.RENDEZVOUS, 109.0)
     times.finish(1.0, 0.0)
     times.finish(1.0, 0.0)
     assert seconds(times, LAUNCHED)[StartupPhase.RENDEZVOUS] == 3.5
@@ -95,7 +95,7 @@ def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatc
     spent = {"entire_frame_compile": 1.25e9, "entire_backward_compile": 0.25e9, "code_gen": 1e9}
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(cumulative_time_spent_ns=spent))  # type: ignore[arg-type]
     times = started(100.5)
-    times.reached(StartupPhase.FIRST_BATCH, 107.0)
+    times.end_phase(StartupPhase.FIRST_BATCH, 107.0)
     assert StartupPhase.COMPILE not in seconds(times, LAUNCHED), "it may still compile"
     times.finish(3.0, 0.0)
     found = seconds(times, LAUNCHED)

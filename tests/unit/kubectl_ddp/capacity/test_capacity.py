@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.capacity import Capacity, Inventory, capacity_to_dict, report_capacity, tables
+from kubectl_ddp.capacity import Capacity, CapacityObjects, capacity_to_dict, report_capacity, tables
 from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
@@ -19,7 +19,7 @@ TEAM = [{"metadata": {"name": "team"}, "spec": {"clusterQueue": "lab"}}]
 
 def found(nodes: Any, pods: Any, *queues: Any, gpu_type: str | None = None, queue: str | None = None) -> Capacity:
     read = dict(zip(("local_queues", "cluster_queues"), queues, strict=False))
-    return report_capacity("test", Inventory(nodes=nodes, pods=pods, **read), gpu_type=gpu_type, queue=queue)
+    return report_capacity("test", CapacityObjects(nodes=nodes, pods=pods, **read), gpu_type=gpu_type, queue=queue)
 
 
 def machines(count: int, kind: str, gpus: int = 8, **more: Any) -> list[Object]:

@@ -123,7 +123,7 @@ def test_tiles_show_accuracy_and_samples_only_where_a_run_has_told_them() -> Non
 @pytest.mark.parametrize("lost", ["many", -1, None, True, float("inf"), [1]], ids=str)
 def test_a_summary_of_any_program_breaks_no_tile(lost: object) -> None:
     report = a_report([], summary={"samples_lost": lost, "metrics": lost})
-    assert (report.samples, report.quality) == ({}, {})
+    assert (report.samples, report.evaluation_metrics) == ({}, {})
     render_html(report)
 
 

@@ -9,19 +9,19 @@ import sys
 import pytest
 
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.util.concurrency import AT_ONCE, map_concurrently, run_concurrently
+from kubectl_ddp.util.concurrency import AT_ONCE, map_in_threads, run_in_threads
 
 INTERRUPTED = """
 import os, signal, threading
-from kubectl_ddp.util.concurrency import run_concurrently
-run_concurrently(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().wait)
+from kubectl_ddp.util.concurrency import run_in_threads
+run_in_threads(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().wait)
 """
 
 
 def test_answers_come_in_the_order_of_the_questions_however_many_they_are() -> None:
-    assert run_concurrently() == ()
+    assert run_in_threads() == ()
     numbers = range(3 * AT_ONCE)
-    assert map_concurrently(lambda number: number * 2, numbers) == [number * 2 for number in numbers]
+    assert map_in_threads(lambda number: number * 2, numbers) == [number * 2 for number in numbers]
 
 
 def test_the_first_that_fails_is_told_when_all_have_ended() -> None:
@@ -31,7 +31,7 @@ def test_the_first_that_fails_is_told_when_all_have_ended() -> None:
         raise Unreachable("It is away.")
 
     with pytest.raises(Unreachable, match="It is away"):
-        run_concurrently(fails, lambda: ended.append(1), lambda: ended.append(2))
+        run_in_threads(fails, lambda: ended.append(1), lambda: ended.append(2))
     assert sorted(ended) == [1, 2]
 
 

@@ -64,7 +64,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
-from ddp_trainer.process.recorder import FormedGroup
+from ddp_trainer.process.recorder import RendezvousResult
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
 
 PART_SECONDS: Final = 620.0
@@ -106,7 +106,7 @@ class Agent:
     """Agent of one pod and listener of the link to the store. :meth:`run` is its main entry point."""
 
     def __init__(
-        self, setup: AgentConfig, link: Link, children: Children, last_words: Callable[[], Awaitable[None]]
+        self, setup: AgentConfig, link: Link, children: Children, before_exit: Callable[[], Awaitable[None]]
     ) -> None:
         """Initialize the agent.
 
@@ -114,10 +114,10 @@ class Agent:
             setup: Configuration of this agent.
             link: Connection to the store.
             children: Child processes of this launcher.
-            last_words: Awaited when the run is over for good and no other pod will publish this pod's metrics.
+            before_exit: Awaited when the run is over for good and no other pod will publish this pod's metrics.
         """
         self._setup = setup
-        self._last_words = last_words
+        self._before_exit = before_exit
         self._exit_barrier = ExitBarrier()
         self._core = setup.core
         self._link = link
@@ -137,7 +137,7 @@ class Agent:
         self._restarts: dict[str, int] | None = None
         self._reported_failure: messages.Failure | None = None
         self._guard = self._build_guard()
-        self._hang_page = self._guard.page_server(setup.environment)
+        self._hang_page = self._guard.status_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
             setup.environment, log_line
         )
@@ -167,7 +167,7 @@ class Agent:
             children,
             environment,
             self._starting.preflight,
-            lambda trouble: self._do(self._core.on_gpus_probed(trouble)),
+            lambda trouble: self._do(self._core.on_probe_result(trouble)),
         )
         self._joining = JoinPreflight(
             setup.core, self._starting.preflight, self._starting.interface_variables, link.send, log_line
@@ -187,7 +187,7 @@ class Agent:
     def _build_workers(self, environment: Mapping[str, str]) -> Workers:
         setup, fork_server = self._setup, None
         if setup.preload is not None:
-            parent = setup.predecessor.parent
+            parent = setup.previous_launcher.parent
             fork_server = ForkServer(self._children, setup.program.python, setup.preload, environment, parent)
         return Workers(
             children=self._children,
@@ -209,7 +209,7 @@ class Agent:
             self._loop.add_signal_handler(which, self._on_signal, which)
         for which in {signal.SIGUSR1, signal.SIGUSR2}.difference(self._setup.signals):
             self._loop.add_signal_handler(which, self._pass_on, which)
-        self._setup.predecessor.report(self._setup.recorder)
+        self._setup.previous_launcher.report(self._setup.recorder)
         checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
         self._starting.import_first()
@@ -217,7 +217,7 @@ class Agent:
         self._link.start(self)
         await self._hang_page.start()
         finish = await self._finished
-        self._setup.predecessor.launcher_ended()
+        self._setup.previous_launcher.launcher_ended()
         await self._hang_page.close()
         if finish.code != Exit.SUCCESS:
             self._children.kill_orphans()
@@ -227,7 +227,7 @@ class Agent:
             self._port.close()
         self._report_outcome(finish)
         if finish.code < Exit.SIGNAL_BASE:
-            await self._last_words()
+            await self._before_exit()
             await self._exit_barrier.wait(self._link.send)
         await self._link.close()
         return finish.code
@@ -303,7 +303,7 @@ class Agent:
             self._import_as_members(message.modules)
         self._exit_barrier.on_message(message)
         if self._core.hello.crash:
-            self._setup.predecessor.store_reached()
+            self._setup.previous_launcher.clear_crash()
             self._core.hello = replace(self._core.hello, crash=None)
         self._do(self._core.on_message(message))
 
@@ -344,7 +344,7 @@ class Agent:
         """Report a worker that has ended: to the metrics, to the state machine, and in the run directory."""
         core = self._core
         failure = self._failures.ended(core.generation, local_rank, returncode)
-        failure = self._guard.worker_exited(local_rank, failure)
+        failure = self._guard.remove_worker(local_rank, failure)
         reason = FailureReason(failure.reason)
         if returncode and core.state is State.RUNNING:
             self._setup.recorder.failed(reason, failure.rank, failure.timestamp)
@@ -462,7 +462,7 @@ class Agent:
         self._children.kill_orphans()
         self._port = self._reserve_port()
         self._joined_at, self._joining_since = time.monotonic(), time.time()
-        self._moments.reached(LifecycleEvent.JOINED)
+        self._moments.record_event(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.getsockname()[1]))
 
     def _reserve_port(self) -> socket.socket:
@@ -477,12 +477,12 @@ class Agent:
 
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
-        self._moments.reached(LifecycleEvent.FORMED)
+        self._moments.record_event(LifecycleEvent.FORMED)
         size, nodes = generation.world_size, generation.node_count
         # Other pods have counted the restarts before this pod joined.
         before = generation.restarts if self._restarts is None else self._restarts
-        recorder.group_formed(
-            FormedGroup(
+        recorder.rendezvous_completed(
+            RendezvousResult(
                 seconds=time.monotonic() - self._joined_at,
                 generation=generation.number,
                 size=size,
@@ -498,8 +498,8 @@ class Agent:
             )
         )
         self._restarts = dict(generation.restarts)
-        if self._setup.predecessor.is_recorded:
-            self._setup.predecessor.group_formed(generation, recorder)
+        if self._setup.previous_launcher.is_recorded:
+            self._setup.previous_launcher.record_place(generation, recorder)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
         log_line(
@@ -508,7 +508,7 @@ class Agent:
 
     # ------------------------------------------------------------------ the end
 
-    def _ranks_apart(self, world: int) -> dict[str, int]:
+    def _largest_partial_group(self, world: int) -> dict[str, int]:
         """Return the size of the largest process group that a local rank had, if none held all ranks of the run."""
         together = min(self._guard.largest_groups.values(), default=world)
         if world < 2 or together >= world or self._setup.program.kind == "command":
@@ -527,7 +527,7 @@ class Agent:
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
             world = generation.world_size if generation else 0
-            known = {**last_step(setup.recorder), **startup, **self._ranks_apart(world)}
+            known = {**last_step(setup.recorder), **startup, **self._largest_partial_group(world)}
             setup.report.succeeded(restarts, world_size=world, seconds=seconds, **known)
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}

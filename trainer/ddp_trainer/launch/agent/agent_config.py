@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
-from ddp_trainer.launch.agent.predecessor import Predecessor
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
+from ddp_trainer.launch.agent.previous_launcher import PreviousLauncher
 from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
@@ -40,7 +40,7 @@ class AgentConfig:
     """Effect of a preflight on the start of the first workers."""
     hangs: HangPolicy
     pulse_dir: Path
-    predecessor: Predecessor
+    previous_launcher: PreviousLauncher
     """Launcher that ran before in this pod."""
     fixed_port: int = 0
     """Port that rank 0 is to use in every generation; 0 for a new one in each."""

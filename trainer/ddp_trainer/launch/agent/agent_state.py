@@ -149,7 +149,7 @@ class LocalWorkers:
             return True
         return False
 
-    def leave(self, local_rank: int, *, is_staying: bool, publishes: bool) -> None:
+    def mark_left(self, local_rank: int, *, is_staying: bool, publishes: bool) -> None:
         """Record that a worker has left its group. The arguments are those of
         :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.left`.
         """
@@ -227,7 +227,7 @@ class WorkerStop:
             actions.append(SignalWorkers(signal.SIGTERM, going))
         return [*actions, self._set_kill_timer(self._limits.shutdown if self.is_graceful else self._hurry)]
 
-    def hasten(self) -> list[Action]:
+    def shorten_grace_period(self) -> list[Action]:
         """Shorten a graceful stop, because a peer is lost."""
         # Workers that are only saving are not stuck: a shorter limit must not interrupt their checkpoint.
         if not self.is_graceful or not self._workers.active:
@@ -241,7 +241,7 @@ class WorkerStop:
         """Send SIGTERM to surviving workers, which were only asked to leave their group."""
         return [SignalWorkers(signal.SIGTERM, frozenset(self._workers.able))] if self._workers.able else []
 
-    def expire(self) -> list[Action]:
+    def handle_timeout(self) -> list[Action]:
         """Kill stuck workers and give the others the rest of their time, or :meth:`kill` all when it is over."""
         if self.ending is not None:
             return self.kill()
@@ -432,7 +432,7 @@ class AgentStateMachine:
         self.state, self._is_probing = State.JOINING, True
         return [ProbeGpus()]
 
-    def on_gpus_probed(self, trouble: str) -> list[Action]:
+    def on_probe_result(self, trouble: str) -> list[Action]:
         """Handle the end of the GPU checks: join, or leave the run.
 
         Args:
@@ -512,7 +512,7 @@ class AgentStateMachine:
         """
         if local_rank not in self._workers.able:
             return []
-        self._workers.leave(local_rank, is_staying=is_staying, publishes=publishes)
+        self._workers.mark_left(local_rank, is_staying=is_staying, publishes=publishes)
         if self.worker_stop.ending is TOLD_TO_STOP and self.state is State.STOPPING:
             return [] if self._workers.active | self._workers.publishing else [Send(messages.Leave(has_left=True))]
         return self._on_worker_idle(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
@@ -585,7 +585,7 @@ class AgentStateMachine:
                 [Send(messages.Failed(failure=self._finished_first))] if self._finished_first and not graceful else []
             )
             return [*early, *self._stop(graceful=graceful)]
-        return self.worker_stop.hasten() if self.state is State.STOPPING and not graceful else []
+        return self.worker_stop.shorten_grace_period() if self.state is State.STOPPING and not graceful else []
 
     def _end_with(self, ending: Finish) -> list[Action]:
         """Handle that the store has ended the run for this agent."""
@@ -623,5 +623,5 @@ class AgentStateMachine:
 
     def _on_kill_timer(self) -> list[Action]:
         if self.state is State.STOPPING:
-            return self.worker_stop.expire()
+            return self.worker_stop.handle_timeout()
         return self.worker_stop.kill() if self.state is State.PREPARING else []

@@ -26,7 +26,7 @@ from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.fork_server import begins_with_torch
+from ddp_trainer.launch.workers.fork_server import imports_torch_first
 from ddp_trainer.launch.workers.worker_group import Workers
 
 MOST_LOOKS: Final = 5
@@ -39,7 +39,7 @@ class ForkServerWatch:
     """Periodic look at the workers. Surviving workers already have torch, so it continues when the group re-forms."""
 
     def __init__(
-        self, workers: Workers, pause: float, imports: Callable[[], Path | None], learnt: Callable[[Path], None]
+        self, workers: Workers, pause: float, imports: Callable[[], Path | None], on_imports: Callable[[Path], None]
     ) -> None:
         """Initialize the watch.
 
@@ -47,14 +47,14 @@ class ForkServerWatch:
             workers: Workers to look at.
             pause: Seconds between two looks.
             imports: See :meth:`HangGuard.imports`.
-            learnt: Called with this file when workers have written it.
+            on_imports: Called with this file when workers have written it.
         """
         self._loop = asyncio.get_running_loop()
         self._workers = workers
         self._is_needed = workers.supports_fork_server
         self._pause = pause
         self._imports = imports
-        self._learnt = learnt
+        self._on_imports = on_imports
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0
         self._begins = 0
@@ -65,7 +65,7 @@ class ForkServerWatch:
         if self._is_needed and (anew or self._timer is None):
             self.end()
             self._begins += anew
-            self._reschedule(self._pause if self._begins < 2 else SOON * self._pause)
+            self._schedule_poll(self._pause if self._begins < 2 else SOON * self._pause)
 
     def end(self) -> None:
         """Stop the watch: no fork server is needed, or workers are about to start."""
@@ -73,7 +73,7 @@ class ForkServerWatch:
             self._timer.cancel()
         self._timer, self._seen = None, 0
 
-    def _reschedule(self, pause: float) -> None:
+    def _schedule_poll(self, pause: float) -> None:
         self._timer = self._loop.call_later(pause, self._poll, pause)
 
     def _poll(self, pause: float) -> None:
@@ -83,18 +83,18 @@ class ForkServerWatch:
         finds torch starts the fork server.
         """
         if not self._workers.have_torch():
-            self._reschedule(2 * pause)
+            self._schedule_poll(2 * pause)
             return
         self._seen += 1
         imports = self._imports()
         if imports and (self._seen > 1 or self._begins > 1):
             self._timer = None
             self._workers.prepare_restart(imports)
-            self._learnt(imports)
+            self._on_imports(imports)
             return
         if self._begins > 1 or self._seen >= MOST_LOOKS:
             self._workers.prepare_restart(None)
-        self._reschedule(self._pause if self._seen < MOST_LOOKS else 2 * pause)
+        self._schedule_poll(self._pause if self._seen < MOST_LOOKS else 2 * pause)
 
 
 LONGEST_IMPORT_SECONDS: Final = 120.0
@@ -123,7 +123,7 @@ class Starting:
     """Called with the reason if no worker can be started."""
     imported: Callable[[], None]
     """Called when the fork server has imported what workers need."""
-    learnt: Callable[[Path], None]
+    on_imports: Callable[[Path], None]
     """Called with the file of the modules that workers have imported."""
     preflight: Preflight = field(init=False)
     """Preflight of this node."""
@@ -138,7 +138,7 @@ class Starting:
         script = setup.program.target if setup.program.kind == "script" else ""
         self.preflight = Preflight(self.children, setup.care, size, script, setup.log_dir, self.environment)
         self._fork_server_watch = ForkServerWatch(
-            self.workers, setup.fork_server_delay / 2, self.guard.imports, self.learnt
+            self.workers, setup.fork_server_delay / 2, self.guard.imports, self.on_imports
         )
 
     def prepare(self) -> None:
@@ -153,7 +153,7 @@ class Starting:
     def import_first(self) -> None:
         """Start the fork server before the first workers if their script begins with torch."""
         program = self.setup.program
-        if program.kind == "script" and begins_with_torch(Path(program.target)):
+        if program.kind == "script" and imports_torch_first(Path(program.target)):
             self.start_fork_server()
 
     def start_fork_server(self, imports: Path | None = None) -> None:
@@ -163,9 +163,9 @@ class Starting:
             has_imports = program.kind == "script" and program.target.endswith(".py")
             fork_server.start(Path(program.target) if has_imports else imports, has_workers=False)
             if imports:
-                fork_server.learn(imports)
+                fork_server.preload(imports)
             if fork_server.is_importing:
-                fork_server.when_imported(self.imported)
+                fork_server.call_when_ready(self.imported)
 
     def cancel(self) -> None:
         """Report workers as ended whose start waits for the fork server."""
@@ -183,17 +183,17 @@ class Starting:
         if fork_server is None or not fork_server.is_importing or len(self.workers.alive) == size:
             start()
             return
-        self.moments.reached(LifecycleEvent.IMPORTING)
+        self.moments.record_event(LifecycleEvent.IMPORTING)
         self.held = start
         limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, fork_server.stop)
 
-        def imported() -> None:
+        def on_ready() -> None:
             limit.cancel()
             if self.held is start:
                 self.held = None
                 self._after_imports(start)
 
-        fork_server.when_imported(imported)
+        fork_server.call_when_ready(on_ready)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""

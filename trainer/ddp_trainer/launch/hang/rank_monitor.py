@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.hanging import MEETING_SECONDS, MOST_RANKS, RankState, RankStatus, Stage
+from ddp_trainer.common.hanging import INIT_SECONDS, MOST_RANKS, RankState, RankStatus, Stage
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
@@ -95,7 +95,7 @@ class RankWatch:
             now: Monotonic time in seconds.
         """
         cells = self.cells
-        if not (self.is_in_group or cells[heartbeat_page.HAS_MET] or cells[heartbeat_page.SECTION]):
+        if not (self.is_in_group or cells[heartbeat_page.LARGEST_GROUP] or cells[heartbeat_page.SECTION]):
             state = self._state(now, 0.0)
             if state is RankState.ALIVE:
                 return self._observe_start(now)
@@ -129,9 +129,9 @@ class RankWatch:
 
     def _observe_start(self, now: float) -> RankStatus:
         """Return the state of a rank that has not had a group yet."""
-        since = self.cells[heartbeat_page.MEETING]
+        since = self.cells[heartbeat_page.INIT_SINCE]
         self._activity.update(self.pid, now)
-        stage = Stage.MEETING if since else Stage.APART
+        stage = Stage.INIT if since else Stage.APART
         return RankStatus(
             rank=self.rank,
             local_rank=self.local_rank,
@@ -139,7 +139,7 @@ class RankWatch:
             state=RankState.ALIVE,
             seconds=round(now - (since or self.moved_at), 3),
             limit=None,
-            notice=min(MEETING_SECONDS, self.pace.policy.floor or MEETING_SECONDS) if since else None,
+            notice=min(INIT_SECONDS, self.pace.policy.floor or INIT_SECONDS) if since else None,
             waits_in="init_process_group" if since else "",
             stage=stage,
             world=min(MOST_RANKS, max(0, int(self.cells[heartbeat_page.WANTED]))),

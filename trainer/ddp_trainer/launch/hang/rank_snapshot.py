@@ -185,7 +185,7 @@ def write_record(watch: RankWatch) -> None:
     with contextlib.suppress(flight_recorder.FlightRecorderError, OSError, ValueError, AttributeError):
         path = flight_recorder.recorder_socket_path(watch.page)
         documents = {
-            name: json.loads(body) for name, body in flight_recorder.fetch_documents(path, RECORDER_SECONDS).items()
+            name: json.loads(body) for name, body in flight_recorder.fetch_dumps(path, RECORDER_SECONDS).items()
         }
         if record := {name: document for name, document in documents.items() if document.get("entries")}:
             (watch.folder / RECORD_FILE).write_text(json.dumps(record))

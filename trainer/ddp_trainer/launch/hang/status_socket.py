@@ -143,13 +143,13 @@ class HangStatusServer:
             await self._server.close()
 
     @property
-    def _pages(self) -> dict[bytes, Callable[[], Awaitable[dict[str, Any]]]]:
+    def _handlers(self) -> dict[bytes, Callable[[], Awaitable[dict[str, Any]]]]:
         return {heartbeat_page.OUTLINE: self._summary_document, heartbeat_page.STACKS: self._stacks}
 
     async def _serve(self, connection: Connection) -> None:
         async with asyncio.timeout(REQUEST_SECONDS):
             name = await connection.reader.readuntil(b"\n")
-        if name in self._pages:
+        if name in self._handlers:
             connection.writer.write(await self._cached_response(name))
             await connection.writer.drain()
 
@@ -157,7 +157,7 @@ class HangStatusServer:
         async with self._turns[name]:
             made_at, page = self._made.get(name, (float("-inf"), b""))
             if time.monotonic() - made_at > FRESH_SECONDS:
-                page = json.dumps(await self._pages[name]()).encode()
+                page = json.dumps(await self._handlers[name]()).encode()
                 self._made[name] = (time.monotonic(), page)
             return page
 

@@ -142,7 +142,7 @@ class HangGuard:
                 )
         self._find_launchers_at = now + LAUNCHER_SECONDS if generation.world_size > 1 else math.inf
         if self.policy.on_hang is not OnHang.OFF:
-            self._reschedule()
+            self._schedule_check()
 
     def end(self) -> None:
         """Stop watching: the workers must stop, or have exited."""
@@ -192,7 +192,7 @@ class HangGuard:
             longest = self._longest.get(watch.pid)
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
-    def worker_exited(self, local_rank: int, failure: messages.Failure) -> messages.Failure:
+    def remove_worker(self, local_rank: int, failure: messages.Failure) -> messages.Failure:
         """Stop watching a worker that has exited.
 
         Returns:
@@ -200,14 +200,14 @@ class HangGuard:
         """
         watch = self._watches.pop(local_rank, None)
         if watch and watch.cells[heartbeat_page.HAS_DISTRIBUTED]:
-            self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.HAS_MET])
+            self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.LARGEST_GROUP])
         self._leaving.pop(local_rank, None)
         if local_rank not in self._condemned or failure.exit_code == Exit.SUCCESS:
             return failure
         sentence, stack = self._condemned.pop(local_rank)
         return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
 
-    def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:
+    def status_server(self, environment: Mapping[str, str]) -> HangStatusServer:
         """Return the server of the pages about these ranks."""
         return HangStatusServer(self.folder, environment, self, self._status_fields, self._findings, self.log)
 
@@ -233,7 +233,7 @@ class HangGuard:
 
     # ------------------------------------------------------------------ observation
 
-    def _reschedule(self) -> None:
+    def _schedule_check(self) -> None:
         self._timer = self._loop.call_later(self.policy.poll_interval_seconds, self._check_ranks)
 
     def _check_ranks(self) -> None:
@@ -248,7 +248,7 @@ class HangGuard:
             longest = max(status.seconds for status in overdue)
             self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self.policy.poll_interval_seconds, longest / 8))
             self.send(messages.SuspectHang(generation=self._generation))
-        self._reschedule()
+        self._schedule_check()
 
     def _report_launchers(self) -> None:
         """Print which launcher the workers have started, if one has."""

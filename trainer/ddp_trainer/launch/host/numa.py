@@ -36,7 +36,7 @@ class Machine:
         """Return the NUMA node of a GPU. The kernel's -1, on a machine with one node, becomes 0."""
         return max(0, int(self._text(f"sys/bus/pci/devices/{gpu}/numa_node")))
 
-    def cpus_near(self, gpu: str) -> Cpus:
+    def local_cpus(self, gpu: str) -> Cpus:
         """Return the allowed processors of the NUMA node of a GPU."""
         return numbers(self._text(f"sys/devices/system/node/node{self.node_of(gpu)}/cpulist")) & self.allowed
 
@@ -85,14 +85,14 @@ def _address(name: str, known: list[Path], visible: str) -> str:
 
 
 def _of_socket(machine: Machine, gpu: str) -> Cpus:
-    socket = machine.socket_of(min(machine.cpus_near(gpu)))
+    socket = machine.socket_of(min(machine.local_cpus(gpu)))
     return frozenset(cpu for cpu in machine.allowed if machine.socket_of(cpu) == socket)
 
 
 def _exclusive(machine: Machine, gpu: str) -> Cpus:
     """Return an even share of the node's cores. If they do not divide evenly, the first GPUs have one core more."""
-    cores = _grouped(machine.cpus_near(gpu), machine.core_of)
-    peers = _numa_peers(machine, gpu)
+    cores = _grouped(machine.local_cpus(gpu), machine.core_of)
+    peers = _numa_node_gpus(machine, gpu)
     if len(cores) < len(peers):
         raise LaunchError(
             f"--numa-binding exclusive: {len(peers)} GPUs share a NUMA node on which {len(cores)} cores may be used; "
@@ -105,12 +105,12 @@ def _exclusive(machine: Machine, gpu: str) -> Cpus:
 
 def _core_complex(machine: Machine, gpu: str) -> Cpus:
     """Return the cores that share a cache, from the largest such groups first."""
-    groups = sorted(_grouped(machine.cpus_near(gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
-    return groups[_numa_peers(machine, gpu).index(gpu) % len(groups)]
+    groups = sorted(_grouped(machine.local_cpus(gpu), machine.complex_of), key=lambda cpus: (-len(cpus), min(cpus)))
+    return groups[_numa_node_gpus(machine, gpu).index(gpu) % len(groups)]
 
 
 _MODES: Final[dict[str, Callable[[Machine, str], Cpus]]] = {
-    "node": Machine.cpus_near,
+    "node": Machine.local_cpus,
     "socket": _of_socket,
     "exclusive": _exclusive,
     "core-complex": _core_complex,
@@ -158,7 +158,7 @@ def numbers(text: str) -> Cpus:
     return frozenset(cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1))
 
 
-def _numa_peers(machine: Machine, gpu: str) -> list[str]:
+def _numa_node_gpus(machine: Machine, gpu: str) -> list[str]:
     """Return all visible GPUs of the same NUMA node."""
     node = machine.node_of(gpu)
     return [peer for peer in machine.gpus if machine.node_of(peer) == node]

@@ -126,7 +126,7 @@ class ParentLink:
     """Process id of the fork server that has outlived the last launcher, and the socket to it; None for none."""
 
     @classmethod
-    def from_environ(cls, environ: MutableMapping[str, str]) -> Self | None:
+    def from_env(cls, environ: MutableMapping[str, str]) -> Self | None:
         """Return what a fork server has left to this process, and remove it from the environment; None for none."""
         if not (text := environ.pop(Env.PARENT_LINK, "")):
             return None
@@ -147,7 +147,7 @@ class ParentSocket:
         self._parent_end.close()
         self._launcher_end.close()
 
-    def become_link(self) -> ParentLink:
+    def detach_link(self) -> ParentLink:
         """Return the launcher's end, in the process of the launcher."""
         self._parent_end.close()
         return ParentLink(self._launcher_end.detach())

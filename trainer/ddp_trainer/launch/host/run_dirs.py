@@ -1,9 +1,9 @@
-"""Folders of a launcher: logs and error files, and the boards and pulses of its workers.
+"""Folders of a launcher: logs and error files, and the metrics files and pulses of its workers.
 
-:func:`prepare_run_dirs` is the entry point. Boards and pulses belong to one launcher at a time, because two launchers
-in one folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends with the
-process. If the folder is locked or not writable, the launcher uses its own folder and prints a sentence. Training and
-metrics continue.
+:func:`prepare_run_dirs` is the entry point. Metrics files and pulses belong to one launcher at a time, because two
+launchers in one folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends
+with the process. If the folder is locked or not writable, the launcher uses its own folder and prints a sentence.
+Training and metrics continue.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ddp_trainer.launch.protocol.console import LaunchError
 
 PREFIX: Final = "ddp_launch_"
 LOCK: Final = "launcher.lock"
-"""Lock file in the folder of boards. It contains the process id of the launcher that holds it."""
+"""Lock file in the folder of metrics files. It contains the process id of the launcher that holds it."""
 ROOM_BYTES: Final = 16384
-"""Space for each process of a pod, in bytes: a board, a pulse, and the old file while one of them is replaced."""
+"""Space for each process of a pod, in bytes: a metrics file, a pulse, and the old file while one is replaced."""
 
 
 class DirectoryLocked(OSError):
@@ -37,14 +37,14 @@ class DirectoryLocked(OSError):
 def prepare_run_dirs(
     arguments: argparse.Namespace, environ: Mapping[str, str], processes: int, report: Callable[[str], None]
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield the folder for logs and error files, and the folder for boards.
+    """Yield the folder for logs and error files, and the folder for metrics files.
 
     Without a configured folder, both are in a temporary one. It is kept only if it has logs.
 
     Args:
         arguments: Arguments of the launcher.
         environ: Environment of the launcher.
-        processes: Number of workers for whose boards the folder needs space.
+        processes: Number of workers for whose metrics files the folder needs space.
         report: Receives a sentence if another folder than the configured one is used.
 
     Raises:
@@ -62,7 +62,7 @@ def prepare_run_dirs(
             log_dir.mkdir(parents=True, exist_ok=True)
             warn = report if requested or run_dir else lambda _: None
             room = ROOM_BYTES * (1 + processes)
-            board_dir = _prepare_board_dir(Path(requested or base / File.METRICS), room, warn, stack)
+            board_dir = _prepare_metrics_dir(Path(requested or base / File.METRICS), room, warn, stack)
         except OSError as error:
             where = f"folder {error.filename}" if error.filename else "folder"
             raise LaunchError(f"The log {where} cannot be used: {error.strerror}.") from error
@@ -97,7 +97,7 @@ def _temporary(stack: ExitStack, *, is_kept: bool = False) -> Path:
     return folder
 
 
-def _prepare_board_dir(wanted: Path, room_bytes: int, report: Callable[[str], None], stack: ExitStack) -> Path:
+def _prepare_metrics_dir(wanted: Path, room_bytes: int, report: Callable[[str], None], stack: ExitStack) -> Path:
     """Return ``wanted``, or a temporary folder if it cannot be used. The reason goes to ``report``."""
     try:
         _take(wanted, room_bytes, stack)

@@ -226,9 +226,9 @@ def have(paths: list[str]) -> None:
             pass
 
 
-def alike_packages() -> frozenset[str]:
+def preload_packages() -> frozenset[str]:
     """Return the packages that import in the same way on every rank."""
-    return frozenset(_load("heartbeat.py").LEARNT)
+    return frozenset(_load("heartbeat.py").PRELOAD_PACKAGES)
 
 
 def _load(path: str) -> Any:
@@ -294,7 +294,7 @@ def install_excepthook() -> None:
     sys.excepthook = hook_of_script
 
 
-def full_folders() -> list[str]:
+def full_directories() -> list[str]:
     """Return the folders without room among those that programs write to, and files without room that are open.
 
     Frames of an error keep its files open, so a file system that is full because of them still is.
@@ -329,7 +329,7 @@ def write_error_file(error: BaseException) -> None:
         "timestamp_ns": str(now),
     }
     message = f"{type(error).__name__}: {error}"
-    if any(words in message for words in OF_FULL_DISKS) and (full := full_folders()):
+    if any(words in message for words in OF_FULL_DISKS) and (full := full_directories()):
         message += f" ({', '.join(full)} is full)"
     note = {"message": {"message": message, "extraInfo": extra}}
     try:

@@ -229,7 +229,7 @@ def serve(agent: int, control: socket.socket, parent, bootstrap) -> bool:  # typ
     for request, descriptors in requests(control, DESCRIPTORS):
         if not descriptors:
             gc.disable()
-            preload(names_in([request["imports"]], bootstrap.alike_packages()))
+            preload(names_in([request["imports"]], bootstrap.preload_packages()))
             if not is_safe_after_imports():
                 sys.exit()
             control.sendall(READY)
@@ -290,7 +290,7 @@ def main() -> None:
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
     bootstrap.set_parent_death_signal(agent)
     gc.disable()  # imports make no garbage, and the search takes a seventh of their time; see run_worker
-    preload([*names, *names_in(sys.argv[4:], bootstrap.alike_packages())])
+    preload([*names, *names_in(sys.argv[4:], bootstrap.preload_packages())])
     if not is_safe_after_imports():
         return
     next_agent: tuple[int, socket.socket] | None = (agent, control)

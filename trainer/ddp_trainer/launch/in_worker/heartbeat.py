@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 
 PULSE_VARIABLE = "DDP_PULSE"
 C10D = "torch.distributed.distributed_c10d"
-LEARN_SECONDS = 2.0
+IMPORTS_STABLE_SECONDS = 2.0
 """Seconds without an import, in a group, to the list of imports. By then a script has built its model, wrapped it and
 taken a step.
 """
-LEARNT = frozenset(
+PRELOAD_PACKAGES = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
     | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer", "ddp_workloads"}
 )
@@ -40,11 +40,11 @@ STACK_SIGNAL_BELOW_LAST = 7
 def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """Watch for a process group, if the launcher has set a heartbeat page."""
     if path := os.environ.get(PULSE_VARIABLE):
-        answer_from_start(path)
+        register_stack_signal(path)
         when_imported(C10D, begin)
 
 
-def answer_from_start(path: str) -> None:
+def register_stack_signal(path: str) -> None:
     """Let the launcher see where this worker is before it has a process group, by a signal that costs it nothing."""
     global stacks  # noqa: PLW0603 - a signal handler needs a file that stays open
     try:
@@ -86,7 +86,7 @@ def track_default_group(c10d: Any) -> Heartbeat | None:
     if original_rendezvous is not None:
 
         def rendezvous(url: Any, rank: int = -1, world_size: int = -1, **more: Any) -> Any:
-            beat.begin_meeting(world_size)
+            beat.mark_init_begin(world_size)
             return original_rendezvous(url, rank, world_size, **more)
 
         c10d.rendezvous = rendezvous
@@ -104,7 +104,7 @@ class Heartbeat:
         self._thread: Any = None
         self._folder = ""
         self._stacks: Any = None
-        self._learn_at = 0.0
+        self._write_imports_at = 0.0
         self._modules = 0
         self._page = load(PAGE)
 
@@ -115,7 +115,7 @@ class Heartbeat:
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
             pass
 
-    def begin_meeting(self, world_size: int) -> None:
+    def mark_init_begin(self, world_size: int) -> None:
         """Mark that this worker waits for its peers to make the default group of this size; -1 for that of the job."""
         import time  # noqa: PLC0415
 
@@ -123,14 +123,14 @@ class Heartbeat:
             if os.getpid() == self._owner:
                 cells = self._page.open_page(self._path) if self._cells is None else self._cells
                 cells[self._page.WANTED] = float(world_size if world_size > 0 else os.environ.get("WORLD_SIZE", "0"))
-                cells[self._page.MEETING] = time.monotonic()
+                cells[self._page.INIT_SINCE] = time.monotonic()
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
             pass
 
-    def _end_meeting(self) -> None:
+    def _mark_init_end(self) -> None:
         cells = self._page.open_page(self._path) if self._cells is None else self._cells
-        cells[self._page.MEETING] = 0.0
-        cells[self._page.HAS_MET] = max(cells[self._page.HAS_MET], float(self._group_size()))
+        cells[self._page.INIT_SINCE] = 0.0
+        cells[self._page.LARGEST_GROUP] = max(cells[self._page.LARGEST_GROUP], float(self._group_size()))
 
     def pause(self) -> None:
         """Mark that there is no default group, and so no wait for peers."""
@@ -141,7 +141,7 @@ class Heartbeat:
         """Start the heartbeat for a new default group of more than one rank."""
         try:
             if os.getpid() == self._owner:
-                self._end_meeting()
+                self._mark_init_end()
                 if self._group_size() > 1:
                     self._start()
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
@@ -163,7 +163,7 @@ class Heartbeat:
             # A thread that Python freezes inside torch at shutdown would abort the process.
             atexit.register(self.stop)
             self._write_heartbeat()
-            self._learn_at = self._cells[self._page.BEAT] + LEARN_SECONDS
+            self._write_imports_at = self._cells[self._page.BEAT] + IMPORTS_STABLE_SECONDS
             self._thread.start()
         else:
             self._find_folder()
@@ -179,7 +179,7 @@ class Heartbeat:
 
     def _find_folder(self) -> None:
         """Use the folder of the current group's files for answers, since a process may outlive its group."""
-        folder = answer_folder()
+        folder = error_file_dir()
         if folder != self._folder:
             self._folder = folder
             before, self._stacks = (
@@ -199,20 +199,20 @@ class Heartbeat:
         while not self._end.wait(page.BEAT_SECONDS):
             if cells[page.HAS_GROUP]:
                 self._write_heartbeat()
-                if self._learn_at:
-                    self._learn_imports(cells[page.BEAT])
+                if self._write_imports_at:
+                    self._write_stable_imports(cells[page.BEAT])
             request = cells[page.REQUESTED]
             if request != cells[page.ANSWERED]:
                 self._dump_stacks()
                 cells[page.ANSWERED] = request
 
-    def _learn_imports(self, now: float) -> None:
+    def _write_stable_imports(self, now: float) -> None:
         """Write the list of imports once no module was imported for some time."""
         count = len(sys.modules)
         if count != self._modules:
-            self._modules, self._learn_at = count, now + LEARN_SECONDS
-        elif now > self._learn_at:
-            self._learn_at = 0.0
+            self._modules, self._write_imports_at = count, now + IMPORTS_STABLE_SECONDS
+        elif now > self._write_imports_at:
+            self._write_imports_at = 0.0
             write_imports(self._path + self._page.IMPORTS)
 
     def _serve(self) -> None:
@@ -256,7 +256,7 @@ class Heartbeat:
             pass
 
 
-def answer_folder() -> str:
+def error_file_dir() -> str:
     """Return the folder of this worker's files in the current group."""
     return os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
 
@@ -285,7 +285,9 @@ def write_stacks_on_signal(page: Any, cells: Any, path: str) -> Any:
 def write_imports(path: str) -> None:
     """Write the names of imported modules for the fork server of the next workers."""
     try:
-        known = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in LEARNT]
+        known = [
+            (name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in PRELOAD_PACKAGES
+        ]
         with open(f"{path}.new", "w") as file:  # noqa: PTH123
             file.write("\n".join(name for name, module in known if is_loaded(module)))
         os.replace(f"{path}.new", path)  # noqa: PTH105

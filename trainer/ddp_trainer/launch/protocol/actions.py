@@ -96,7 +96,7 @@ class Rejoin:
 class ProbeGpus:
     """Probe the GPUs of local ranks that have no worker, and with ``--preflight`` check the health of all.
 
-    The result goes to :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.on_gpus_probed`.
+    The result goes to :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.on_probe_result`.
     """
 
 

@@ -25,7 +25,7 @@ class LifecycleTimes:
         self.groups = 0
         """Number of worker groups that this pod has been in."""
 
-    def reached(self, moment: LifecycleEvent) -> None:
+    def record_event(self, moment: LifecycleEvent) -> None:
         """Record the current time for an event."""
         self.times[moment] = time.time()
         self.groups += moment is LifecycleEvent.FORMED

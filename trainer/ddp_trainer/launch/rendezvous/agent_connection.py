@@ -224,7 +224,7 @@ class StoreAcceptor(Acceptor):
     def add_pending(self, connection: AgentConnection) -> None:
         """Add a new connection to the pending ones. If half of all connections are pending, close the oldest."""
         if len(self._pending) >= max(1, self.limits.total // 2):
-            self._make_room()
+            self._evict_connection()
         self._pending[connection] = None
 
     def discard_pending(self, connection: AgentConnection) -> None:
@@ -241,13 +241,13 @@ class StoreAcceptor(Acceptor):
         """Return the connections that have not authenticated yet, the oldest first."""
         return list(self._pending)
 
-    def _room(self) -> int:
-        return self.limits.room
+    def _available(self) -> int:
+        return self.limits.available
 
     def _open(self, accepted: socket.socket, address: str) -> None:
         if not self.limits.try_acquire(address):
             accepted.close()
-            self._make_room(client_of(address))
+            self._evict_connection(client_of(address))
             self.log.write(f"closed a new connection of {address}: there are too many, of this address or in total")
             return
         task = self._loop.create_task(self._connect(accepted, address))
@@ -262,7 +262,7 @@ class StoreAcceptor(Acceptor):
             self.limits.release(address)
             self._resume()
 
-    def _make_room(self, client: str | None = None) -> bool:
+    def _evict_connection(self, client: str | None = None) -> bool:
         """Close the oldest pending connection, of one client or of all. Return whether there was one."""
         for connection in self._pending:
             if client in {None, client_of(connection.address)}:

@@ -37,7 +37,7 @@ _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 ``Timeouts.reconnect``."""
 
 
-class NameUnresolved(Exception):
+class NameResolutionError(Exception):
     """The name of the store has no address; the message ends a sentence."""
 
 
@@ -99,7 +99,7 @@ class TcpLink:
                 listener.link_failed(waiting_messages.WRONG_SECRET, OutsideReason.SECRET)
             except HandshakeError as error:
                 listener.link_failed(f"the server there is not a store of this run: {error}", OutsideReason.HANDSHAKE)
-            except NameUnresolved as error:
+            except NameResolutionError as error:
                 listener.link_failed(str(error), OutsideReason.NAME_RESOLUTION)
             except OSError as error:
                 listener.link_failed(connection_error_message(error), OutsideReason.CONNECTION)
@@ -124,7 +124,7 @@ class TcpLink:
         Therefore the next address is tried when one has failed or is slow.
 
         Raises:
-            NameUnresolved: If the name has no address.
+            NameResolutionError: If the name has no address.
             HandshakeError: If servers answer, but none belongs to this run.
             OSError: If no server answers.
         """
@@ -143,18 +143,19 @@ class TcpLink:
         lookup takes 5 s.
 
         Raises:
-            NameUnresolved: If the name has no address, or no name server answers in time.
+            NameResolutionError: If the name has no address, or no name server answers in time.
         """
         loop, (host, port) = asyncio.get_running_loop(), (self._endpoint.host, self._endpoint.port)
         self._lookup = self._lookup or loop.create_task(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         done, _ = await asyncio.wait({self._lookup}, timeout=_CONNECT_SECONDS)
         if not done:
-            raise NameUnresolved(f"its name does not resolve: no name server answers within {_CONNECT_SECONDS:g} s")
+            why = f"no name server answers within {_CONNECT_SECONDS:g} s"
+            raise NameResolutionError(f"its name does not resolve: {why}")
         lookup, self._lookup = self._lookup, None
         try:
             found: list[Any] = lookup.result()
         except OSError as error:
-            raise NameUnresolved(f"its name does not resolve ({error.strerror or error})") from None
+            raise NameResolutionError(f"its name does not resolve ({error.strerror or error})") from None
         return found
 
     async def _connect_and_authenticate(self, family: int, address: Any) -> _Streams:

@@ -11,7 +11,7 @@
                                     (until every member has stopped, or is gone)
 
 There is one :class:`Membership` per run. It has no socket, and its clock is a parameter. Its driver passes messages to
-it, and calls :meth:`Membership.tick` at :meth:`Membership.deadline`.
+it, and calls :meth:`Membership.reconcile` at :meth:`Membership.deadline`.
 
 Only this machine makes generations. It makes one only when no member of the last one is known to run, so two groups
 never run together. The number of a generation only grows, even over a store without state, because agents report their
@@ -54,7 +54,7 @@ from ddp_trainer.launch.rendezvous.node_registry import (
     has_other_numbers,
     is_newer_group,
     median_time_ms,
-    name_is_taken,
+    name_conflict_message,
     pass_on_name,
     rejected_agents,
     rejection_reason,
@@ -84,11 +84,11 @@ class RunEnd:
         self.has_parted = False
         """The run is over, and all members of its last group are done."""
         self._registry = registry
-        self._said_goodbye: set[str] = set()
+        self._done: set[str] = set()
 
-    def record_leave(self, token: str) -> None:
+    def mark_done(self, token: str) -> None:
         """Record that an agent has received the end, or leaves before it."""
-        self._said_goodbye.add(token)
+        self._done.add(token)
 
     def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
         """Return the result as the agents receive it."""
@@ -122,7 +122,7 @@ class RunEnd:
         """
         nodes = self._registry.generation.nodes if self._registry.generation else ()
         has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
-        return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
+        return has_succeeded and any(node.token not in self._done for node in nodes)
 
 
 class RunPhase(Enum):
@@ -182,8 +182,9 @@ class Membership:
     # ------------------------------------------------------------------ events
 
     def handle_message(self, peer: int, message: messages.FromAgent) -> None:
-        """Process a message without :meth:`tick`, so that one tick can serve many messages. Messages before Hello are
-        ignored.
+        """Process a message without :meth:`reconcile`, so that one call can serve many messages.
+
+        Messages before Hello are ignored.
         """
         if isinstance(message, messages.Hello):
             self._register_agent(peer, message)
@@ -204,7 +205,7 @@ class Membership:
             case messages.StandBy():
                 self._on_standby(agent)
             case messages.WorkerImports():
-                self._learn_imports(message)
+                self._record_imports(message)
             case messages.ReusableWorkers():
                 agent.outlive = message.able
                 self._prepare_spares()
@@ -214,13 +215,13 @@ class Membership:
                 self._process_hang_message(agent, message)
 
     def drop(self, peer: int) -> None:
-        """Process the loss of a connection without :meth:`tick`."""
+        """Process the loss of a connection without :meth:`reconcile`."""
         if agent := self.registry.of_peer(peer):
             seconds = 0 if agent.leaving else self._timeouts.reconnect
             self.registry.mark_disconnected(agent)
             self.registry.set_deadline(agent, self._clock() + seconds)
 
-    def tick(self) -> float | None:
+    def reconcile(self) -> float | None:
         """Do what is due at the current time, and return the next :meth:`deadline`."""
         steps = {
             RunPhase.FORMING: self._form_if_due,
@@ -244,7 +245,7 @@ class Membership:
         return self.deadline()
 
     def deadline(self) -> float | None:
-        """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
+        """Return the time at which :meth:`reconcile` is due next if nothing else happens; None for never."""
         questions = {RunPhase.FORMING: self._form_at, RunPhase.RUNNING: self._scale_up_at}
         soonest = questions.get(self.phase, lambda: math.inf)()
         if self._join_checks.watched:
@@ -269,8 +270,8 @@ class Membership:
         self.registry.add(agent)
         self._compare_policy(agent, hello.policy)
         if agent.waits_for_name:
-            self._send_to_agent(agent, name_is_taken(agent))
-        elif self._charge_crash(agent):
+            self._send_to_agent(agent, name_conflict_message(agent))
+        elif self._count_crash(agent):
             return
         if hello.last:
             if hello.last.number <= self._highest_number + MOST_AHEAD:
@@ -282,7 +283,7 @@ class Membership:
         if hello.standing is not messages.WorkerState.IDLE:
             self._resume(agent, hello)
 
-    def _learn_imports(self, imports: messages.WorkerImports) -> None:
+    def _record_imports(self, imports: messages.WorkerImports) -> None:
         self._imports = imports
         for agent in self.registry.connected():
             self._pass_on_imports(agent)
@@ -309,8 +310,8 @@ class Membership:
             self.registry.set_deadline(namesake, -math.inf)
         self._remove_lost_agents()
 
-    def _charge_crash(self, agent: Agent) -> bool:
-        """Charge the crash that an agent reports of the lost member before it. Returns true if that ends the run."""
+    def _count_crash(self, agent: Agent) -> bool:
+        """Count the crash that an agent reports of the lost member before it. Returns true if that ends the run."""
         crash, agent.crash = agent.crash, None
         code = self._budget.count_crash(agent.node.name, crash, self._policy)
         if code and crash:
@@ -372,7 +373,7 @@ class Membership:
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
         if self.phase is RunPhase.RUNNING and should_prepare(agent, self.registry):
-            self._ask_to_prepare(agent)
+            self._request_prepare(agent)
         elif not self.registry.is_member(agent.node.token) and (
             self.phase is not RunPhase.RUNNING or not agent.is_importing
         ):
@@ -380,13 +381,13 @@ class Membership:
 
     def _prepare_spares(self) -> None:
         """Let nodes prepare that joined before the members could keep their processes."""
-        if self.phase is not RunPhase.RUNNING or not self._has_outsiders():
+        if self.phase is not RunPhase.RUNNING or not self._has_non_members():
             return
         for agent in self.registry.ready().values():
             if should_prepare(agent, self.registry):
-                self._ask_to_prepare(agent)
+                self._request_prepare(agent)
 
-    def _ask_to_prepare(self, agent: Agent) -> None:
+    def _request_prepare(self, agent: Agent) -> None:
         agent.port, agent.was_asked_to_prepare = None, True
         self._send_to_agent(agent, messages.Prepare())
 
@@ -395,7 +396,7 @@ class Membership:
     def _leaves(self, agent: Agent, leave: messages.Leave) -> None:
         was_busy = self._has_running_workers(agent)
         agent.leaving = True
-        self.end.record_leave(agent.node.token)
+        self.end.mark_done(agent.node.token)
         if leave.has_left:
             self.registry.set_deadline(agent, self._clock())
         if was_busy:
@@ -433,7 +434,7 @@ class Membership:
             if self.registry.is_member(agent.node.token) and not agent.leaving:
                 self._budget.record_lost_member(agent.node.name)
             heir = pass_on_name(agent, self.registry)
-            if heir is not None and self._charge_crash(heir):
+            if heir is not None and self._count_crash(heir):
                 return
             if heir is not None and heir.port is not None and not self._join_checks.holds_up(heir, self.registry):
                 self._add_candidate(heir)
@@ -487,11 +488,11 @@ class Membership:
 
     def _scale_up_at(self) -> float:
         """Return the time at which the group stops for newcomers; never while it completes."""
-        if self._group.succeeded or not self._has_outsiders():
+        if self._group.succeeded or not self._has_non_members():
             return math.inf
         return self._candidates.scale_up_at(self.registry, self._policy, self._free_slots())
 
-    def _has_outsiders(self) -> bool:
+    def _has_non_members(self) -> bool:
         """Return whether there may be agents outside of the running group; a run of thousands of nodes has none."""
         return len(self.registry.agents) > (len(self.registry.generation.nodes) if self.registry.generation else 0)
 
@@ -517,7 +518,7 @@ class Membership:
         self.phase = RunPhase.RUNNING
         for agent, message in start_messages(ready, starts):
             self._send_to_agent(agent, message)
-        if self._has_outsiders():
+        if self._has_non_members():
             self._join_checks.review(self.registry)
 
     # ------------------------------------------------------------------ queries

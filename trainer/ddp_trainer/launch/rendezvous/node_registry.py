@@ -413,15 +413,15 @@ def should_prepare(agent: Agent, registry: NodeRegistry) -> bool:
     return bool(members) and all(member.outlive for member in members)
 
 
-_NAME_IS_TAKEN: Final = (
+_NAME_CONFLICT: Final = (
     "Another agent named {name} is connected, and this one takes its place when that one leaves; "
     "give each node its own name if both are to run."
 )
 
 
-def name_is_taken(agent: Agent) -> Waiting:
+def name_conflict_message(agent: Agent) -> Waiting:
     """Return the message to an agent that waits for its name."""
-    return Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name))
+    return Waiting(nodes=0, spare=False, namesake=_NAME_CONFLICT.format(name=agent.node.name))
 
 
 def claim_name(agent: Agent, registry: NodeRegistry) -> list[Agent] | None:

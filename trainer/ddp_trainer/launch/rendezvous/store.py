@@ -45,11 +45,13 @@ MOST_CONNECTIONS_PER_ADDRESS: Final = 256
 MOST_UNSENT_BYTES: Final = 2 * messages.LINE_BYTES
 """Unread data above which a peer counts as lost."""
 LOG_LINES_PER_MINUTE: Final = 20
-_TICK_FACTOR: Final = 2.0
-"""Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
-MOST_FAILED_TICKS: Final = 10
+_RECONCILE_FACTOR: Final = 2.0
+"""Least pause after a call of :meth:`Membership.reconcile`, as a multiple of its duration. After a slow call, messages
+are thus processed together.
+"""
+MOST_FAILED_RECONCILES: Final = 10
 """Steps of the run that may fail in a row before the store ends, so that another one takes its place."""
-FAILED_TICK_SECONDS: Final = 0.5
+FAILED_RECONCILE_SECONDS: Final = 0.5
 """Least time from a failed step to the next one."""
 
 
@@ -92,10 +94,10 @@ class Store:
         self._connections: dict[int, AgentConnection] = {}
         self._next_peer = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._tick_due: asyncio.TimerHandle | None = None
-        self._tick_seconds = 0.0
-        self._ticked_at = 0.0
-        self._failed_ticks = 0
+        self._reconcile_due: asyncio.TimerHandle | None = None
+        self._reconcile_seconds = 0.0
+        self._reconciled_at = 0.0
+        self._failed_reconciles = 0
         self._ending = False
         self._sweep = loop.call_later(heartbeat.interval, self._close_timed_out)
 
@@ -120,7 +122,7 @@ class Store:
         self.acceptor.close()
         for connection in list(self._connections.values()):
             connection.close()
-        for timer in (self._timer, self._tick_due, self._sweep):
+        for timer in (self._timer, self._reconcile_due, self._sweep):
             if timer:
                 timer.cancel()
         self._log.flush()
@@ -148,13 +150,13 @@ class Store:
         except Exception as error:  # noqa: BLE001 - one agent's message must not end the run of the others
             self._log.write(f"a message from {self._connections[peer].address} failed: {error!r}")
             self._connections[peer].close()
-        self._schedule_tick()
+        self._schedule_reconcile()
 
     def lost(self, peer: int) -> None:
         """Forget a closed connection."""
         if self._connections.pop(peer, None):
             self.membership.drop(peer)
-            self._schedule_tick()
+            self._schedule_reconcile()
 
     def log(self, line: str) -> None:
         """Write a line, at most :data:`LOG_LINES_PER_MINUTE`."""
@@ -170,37 +172,37 @@ class Store:
             elif isinstance(message, messages.Rejected):
                 connection.close()
 
-    def _schedule_tick(self) -> None:
-        """Schedule a tick after all messages that have arrived; less often if ticks are slow."""
-        if self._tick_due is None:
-            pause = self._ticked_at + _TICK_FACTOR * self._tick_seconds - self._loop.time()
-            self._tick_due = self._loop.call_later(max(0.0, pause), self._tick)
+    def _schedule_reconcile(self) -> None:
+        """Reconcile after all messages that have arrived; less often if that is slow."""
+        if self._reconcile_due is None:
+            pause = self._reconciled_at + _RECONCILE_FACTOR * self._reconcile_seconds - self._loop.time()
+            self._reconcile_due = self._loop.call_later(max(0.0, pause), self._reconcile)
 
-    def _tick(self) -> None:
-        if self._tick_due:
-            self._tick_due.cancel()
-        self._tick_due = None
+    def _reconcile(self) -> None:
+        if self._reconcile_due:
+            self._reconcile_due.cancel()
+        self._reconcile_due = None
         begun = self._loop.time()
         try:
-            self.membership.tick()
-            self._failed_ticks = 0
+            self.membership.reconcile()
+            self._failed_reconciles = 0
         except Exception as error:  # noqa: BLE001 - an error that passes must not end the run
-            self._failed_ticks += 1
+            self._failed_reconciles += 1
             self._log.write(f"a step of the run failed: {error!r}")
-            if self._failed_ticks == MOST_FAILED_TICKS:
+            if self._failed_reconciles == MOST_FAILED_RECONCILES:
                 self.failure = repr(error)
                 self.finished.set()
         self._watch()
-        self._ticked_at = self._loop.time()
-        self._tick_seconds = self._ticked_at - begun
+        self._reconciled_at = self._loop.time()
+        self._reconcile_seconds = self._reconciled_at - begun
 
     def _watch(self) -> None:
-        """Schedule the next tick, and end the store when the run has ended."""
+        """Schedule the next :meth:`Membership.reconcile`, and end the store when the run has ended."""
         if self._timer:
             self._timer.cancel()
         deadline = self.membership.deadline()
-        earliest = self._loop.time() + (FAILED_TICK_SECONDS if self._failed_ticks else 0.0)
-        self._timer = None if deadline is None else self._loop.call_at(max(deadline, earliest), self._tick)
+        earliest = self._loop.time() + (FAILED_RECONCILE_SECONDS if self._failed_reconciles else 0.0)
+        self._timer = None if deadline is None else self._loop.call_at(max(deadline, earliest), self._reconcile)
         if self.membership.end.has_parted and not self._ending:
             self._ending = True
             is_awaited = self.membership.end.has_missing_member

@@ -98,18 +98,18 @@ class HereLink(_LocalLink):
     def send(self, message: messages.FromAgent) -> None:
         """See :class:`Link`."""
         self._membership.handle_message(0, message)
-        self._tick()
+        self._reconcile()
 
     async def close(self) -> None:
         """See :class:`Link`."""
         if self._timer:
             self._timer.cancel()
 
-    def _tick(self) -> None:
-        deadline = self._membership.tick()
+    def _reconcile(self) -> None:
+        deadline = self._membership.reconcile()
         if self._timer:
             self._timer.cancel()
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._reconcile)
 
 
 class StaticLink(_LocalLink):

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from ddp_trainer.process.process_tree import become_subreaper, children_of
+from ddp_trainer.process.process_tree import children_of, set_child_subreaper
 
 
 class Children:
@@ -27,7 +27,7 @@ class Children:
         self._loop = loop
         self._owners: dict[int, Callable[[int], None]] = {}
         self._started: dict[int, subprocess.Popen[bytes]] = {}
-        become_subreaper()
+        set_child_subreaper()
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
 
     def start(

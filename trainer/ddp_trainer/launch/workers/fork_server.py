@@ -1,6 +1,6 @@
 """Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
 
-For a script that begins with the import of torch (:func:`begins_with_torch`), it starts with the launcher, and the
+For a script that begins with the import of torch (:func:`imports_torch_first`), it starts with the launcher, and the
 first workers are forked too: each module is imported once in a pod, while the group still forms. For other programs,
 it starts some seconds after the first workers, if these have loaded torch. It imports those of the workers' imports
 that are the same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
@@ -84,12 +84,12 @@ class ForkServer:
         """True while there is a process, ready or not."""
         self._pid = 0
         self._gate = -1
-        self._is_ready = self._has_learnt = False
+        self._is_ready = self._has_preloaded = False
         self._later: Path | None = None
         """File of the modules to import next."""
         self._waiting: list[Callable[[], None]] = []
         self._starts = 0
-        self._learns = True
+        self._can_preload = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
         self._parent = () if parent is None else (parent.descriptor,)
         if parent and parent.fork_server:
@@ -115,9 +115,9 @@ class ForkServer:
         with server_end:
             passed = (server_end.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
-            self._has_learnt = bool(imports and self._learns)
-            learnt = [str(imports)] if self._has_learnt else []
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *learnt]
+            self._has_preloaded = bool(imports and self._can_preload)
+            preloaded = [str(imports)] if self._has_preloaded else []
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *preloaded]
             try:
                 self._pid = self._children.start(
                     command,
@@ -138,18 +138,18 @@ class ForkServer:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control, self._poll_ready)
 
-    def learn(self, imports: Path) -> None:
+    def preload(self, imports: Path) -> None:
         """Import the modules that a file lists as well, in the process that runs, or in a new one."""
         if self._control is None:
             self.start(imports)
-        elif self._learns:
+        elif self._can_preload:
             self._later = imports
             if self._is_ready:
                 self._request_imports()
 
     def _request_imports(self) -> None:
         body = json.dumps({"imports": str(self._later)}).encode()
-        self._later, self._is_ready, self._has_learnt = None, False, True
+        self._later, self._is_ready, self._has_preloaded = None, False, True
         if self._control:
             try:
                 self._control.sendall(_LENGTH.pack(len(body)) + body)
@@ -163,7 +163,7 @@ class ForkServer:
         """True while a process runs that is not ready to fork yet."""
         return self._control is not None and not self._poll_ready()
 
-    def when_imported(self, then: Callable[[], None]) -> None:
+    def call_when_ready(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the process that is importing is ready, or gone."""
         if then not in self._waiting:
             self._waiting.append(then)
@@ -234,8 +234,8 @@ class ForkServer:
         """
         gave_up = control is self._control and not self._poll_ready() and returncode >= 0
         self._close_control(control)
-        if gave_up and self._has_learnt:
-            self._learns = False
+        if gave_up and self._has_preloaded:
+            self._can_preload = False
             self.start()
 
     def _close_control(self, control: socket.socket) -> None:
@@ -256,7 +256,7 @@ def read_modules(file: Path) -> tuple[str, ...]:
     return names if len(names) <= MOST_MODULES and sum(map(len, names)) <= MOST_MODULE_BYTES else ()
 
 
-def begins_with_torch(script: Path) -> bool:
+def imports_torch_first(script: Path) -> bool:
     """Return whether a Python script imports torch before it can change what torch reads from the environment."""
     try:
         text = script.read_text(encoding="utf-8")

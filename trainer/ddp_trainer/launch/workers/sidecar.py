@@ -88,10 +88,10 @@ class Sidecar:
             self._start_later()
 
     def _start_later(self) -> None:
-        asyncio.get_running_loop().call_later(self._pause, self._start_again)
+        asyncio.get_running_loop().call_later(self._pause, self._restart)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         try:
             self._start()
         except OSError:  # no process or descriptor is free

@@ -324,7 +324,7 @@ class Workers:
     def prepare_restart(self, imports: Path | None) -> None:
         """Start the fork server, or have it import what workers have imported; see :meth:`ForkServer.start`."""
         if self.fork_server and imports:
-            self.fork_server.learn(imports)
+            self.fork_server.preload(imports)
         elif self.fork_server:
             self.fork_server.start()
 
@@ -347,13 +347,13 @@ class Workers:
         folder = self.folder(generation)
         if folder not in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-            self._remove_old_folders()
+            self._remove_old_generations()
             self._folders.append(folder)
         for local_rank in range(self.launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _remove_old_folders(self) -> None:
+    def _remove_old_generations(self) -> None:
         """Make room for a folder. Those that living workers write to are kept in addition."""
         in_use = {worker.folder for worker in self._living.values()}
         for folder in [path for path in self._folders if path not in in_use][: 1 - KEPT_GENERATIONS]:

@@ -3,9 +3,10 @@
 :class:`GpuSampler` runs on a thread of the aggregator. A reading costs no training step, and a rank that hangs keeps
 its readings. A call into a faulty driver may never return. The readings then age and are left out.
 
-The plain sum over all boards falls when a board is replaced, is unreadable for a while, or changes its rank. Prometheus
-takes a falling counter for a restarted one, and would count an hour of growth in one moment. :class:`PodCounters`
-therefore adds up growth. The values at the start of the exporter count as 0, so a restarted exporter begins at 0.
+The plain sum over all metrics files falls when a metrics file is replaced, is unreadable for a while, or changes its
+rank. Prometheus takes a falling counter for a restarted one, and would count an hour of growth in one moment.
+:class:`PodCounters` therefore adds up growth. The values at the start of the exporter count as 0, so a restarted
+exporter begins at 0.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Reader = Callable[[Any, Any], float]
 
 @dataclass(slots=True)
 class GpuSampler:
-    """Newest readings of the GPUs that the boards of one directory name."""
+    """Newest readings of the GPUs that the metrics files of one directory name."""
 
     directory: Path
     library: str = LIBRARY
@@ -48,7 +49,7 @@ class GpuSampler:
         threading.Thread(target=self._read_loop, name="gpu-readings", daemon=True).start()
 
     def read(self) -> None:
-        """Read each GPU once. The library is loaded when a board names the first GPU.
+        """Read each GPU once. The library is loaded when a metrics file names the first GPU.
 
         Raises:
             OSError: The library is missing.
@@ -84,7 +85,7 @@ class GpuSampler:
 
 
 def _uuid(slot: Slot) -> str:
-    return str(slot.board.identity.get(MetricLabel.GPU_UUID, ""))
+    return str(slot.file.identity.get(MetricLabel.GPU_UUID, ""))
 
 
 def _series(nvml: Any, device: Any) -> dict[str, float]:
@@ -122,13 +123,13 @@ class PodCounters:
     def __init__(self) -> None:
         self._sums = dict.fromkeys(SUMS.values(), 0.0)
         self._seen: dict[int, dict[str, float]] | None = None
-        """Local rank → last values of its board; None before the first reading."""
+        """Local rank → last values of its metrics file; None before the first reading."""
 
     def values(self, slots: Iterable[Slot]) -> dict[str, float]:
-        """Return the sums after reading these boards, by key of the series."""
+        """Return the sums after reading these metrics files, by key of the series."""
         is_first, seen = self._seen is None, self._seen or {}
         for slot in slots:
-            values = {own: slot.board.values[own] for own in SUMS}
+            values = {own: slot.file.values[own] for own in SUMS}
             before = seen.get(slot.local_rank, values if is_first else {})
             for own, pod in SUMS.items():
                 self._sums[pod] += counter_increase(before.get(own, 0.0), values[own])

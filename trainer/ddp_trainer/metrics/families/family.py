@@ -21,7 +21,7 @@ class Kind(StrEnum):
     SUMMARY = "summary"
     """A ``_sum`` and a ``_count``."""
     HISTOGRAM = "histogram"
-    """Each cell of the board counts one bucket alone. The exposition makes the buckets cumulative, as Prometheus
+    """Each cell of the metrics file counts one bucket alone. The exposition makes the buckets cumulative, as Prometheus
     requires.
     """
     INFO = "info"
@@ -42,8 +42,8 @@ class Scope(StrEnum):
 class Source(StrEnum):
     """Origin of a family's numbers."""
 
-    RANK_BOARD = "rank board"
-    AGENT_BOARD = "launcher board"
+    RANK_FILE = "rank file"
+    AGENT_FILE = "launcher file"
     PROCESS = "/proc"
     FLIGHT_RECORDER = "flight recorder"
     """torch's own record of its collectives, readable by every process that can reach the rank."""
@@ -56,7 +56,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number of a family. Its ``key`` also names the cell of the board that holds it."""
+    """One number of a family. Its ``key`` also names the cell of the metrics file that holds it."""
 
     key: str
     sample: str
@@ -82,9 +82,9 @@ class Family:
     """Upper bounds of a histogram, without the last bucket, which has none."""
     is_summary: bool = False
     is_absent_at_first: bool = False
-    """True if a counter is absent from a board until it is reported: its number belongs to the whole job and outlives
-    its pods, so that a jump from 0 to the job's total would read as an increase, or only ranks in some parallel layouts
-    have it.
+    """True if a counter is absent from a metrics file until it is reported: its number belongs to the whole job and
+    outlives its pods, so that a jump from 0 to the job's total would read as an increase, or only ranks in some
+    parallel layouts have it.
     """
 
     @property
@@ -117,7 +117,7 @@ class Family:
 
     @property
     def initial(self) -> float | None:
-        """Initial value on a new board; None if the series is absent until it is reported.
+        """Initial value in a new metrics file; None if the series is absent until it is reported.
 
         Counters and states start at 0, except for those with ``is_absent_at_first``. Other gauges start absent.
         """

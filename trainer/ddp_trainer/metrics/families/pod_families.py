@@ -1,10 +1,10 @@
 """Metric families of a pod, and the registry of all families.
 
-The layout of the boards, the exposition, ``docs/metrics.md`` and the tests follow from :data:`FAMILIES`. Names end in
-their base unit, names of counters in ``_total``. A value of which only the present state matters is a gauge; a value of
-which a rate may be needed is a counter. Label sets are closed and all their series exist from the start, because
-Prometheus' ``increase`` ignores the first sample of a series. The exception is ``ddp_user_value``, a gauge whose names
-come from the script, at most 32 per rank.
+The layout of the metrics files, the exposition, ``docs/metrics.md`` and the tests follow from :data:`FAMILIES`. Names
+end in their base unit, names of counters in ``_total``. A value of which only the present state matters is a gauge; a
+value of which a rate may be needed is a counter. Label sets are closed and all their series exist from the start,
+because Prometheus' ``increase`` ignores the first sample of a series. The exception is ``ddp_user_value``, a gauge
+whose names come from the script, at most 32 per rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ with the number of series that it reads.
 """
 
 
-_agent: Final = partial(Family, scope=Scope.POD, source=Source.AGENT_BOARD)
+_agent: Final = partial(Family, scope=Scope.POD, source=Source.AGENT_FILE)
 _aggregator: Final = partial(Family, scope=Scope.POD, source=Source.AGGREGATOR)
 
 
@@ -92,9 +92,9 @@ PODS: Final = (
     ),
     _agent(Metric.STALLED_BY, "First rank that the ranks of the pod wait for; -1 for none."),
     _aggregator("ddp_build_info", "Version of kubectl-ddp in this pod.", labels=(MetricLabel.VERSION,)),
-    _aggregator("ddp_exporter_scrapes_total", "Times the boards were read for a scrape."),
-    _aggregator("ddp_exporter_scrape_seconds_total", "Time spent reading the boards for scrapes."),
-    _aggregator("ddp_exporter_stale_boards", "Boards left out because they are damaged or of another version."),
+    _aggregator("ddp_exporter_scrapes_total", "Times the metrics files were read for a scrape."),
+    _aggregator("ddp_exporter_scrape_seconds_total", "Time spent reading the metrics files for scrapes."),
+    _aggregator("ddp_exporter_stale_boards", "Metrics files left out because they are damaged or of another version."),
     *(of_pod(family) for family in RANKS if family.name in SUMMED),
     _aggregator("ddp_shm_used_bytes", "What is used of the pod's /dev/shm."),
     _aggregator("ddp_shm_size_bytes", "Size of the pod's /dev/shm."),

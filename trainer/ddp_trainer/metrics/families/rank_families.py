@@ -38,9 +38,9 @@ hundreds.
 """
 
 
-_rank: Final = partial(Family, scope=Scope.RANK, source=Source.RANK_BOARD)
-_pod: Final = partial(Family, scope=Scope.POD, source=Source.RANK_BOARD)
-_job: Final = partial(Family, scope=Scope.JOB, source=Source.RANK_BOARD)
+_rank: Final = partial(Family, scope=Scope.RANK, source=Source.RANK_FILE)
+_pod: Final = partial(Family, scope=Scope.POD, source=Source.RANK_FILE)
+_job: Final = partial(Family, scope=Scope.JOB, source=Source.RANK_FILE)
 _process: Final = partial(Family, scope=Scope.RANK, source=Source.PROCESS)
 _driver: Final = partial(Family, scope=Scope.RANK, source=Source.NVML)
 _collective: Final = partial(Family, scope=Scope.RANK, source=Source.FLIGHT_RECORDER)
@@ -52,7 +52,7 @@ per rank.
 """
 
 RANKS: Final = (
-    # Written together at every step; they come first on the board.
+    # Written together at every step; they come first in the metrics file.
     _rank(Metric.STEPS, "Global steps this rank committed."),
     _rank(Metric.SAMPLES, "Samples this rank computed; the sum over ranks is the job's."),
     _rank(
@@ -161,7 +161,7 @@ RANKS: Final = (
         labels=(MetricLabel.PROCESS_GROUP,),
         values=PROCESS_GROUPS,
     ),
-    # On the rank's board, but written by the launcher, because it detects how the rank ended.
+    # In the rank's metrics file, but written by the launcher, because it detects how the rank ended.
     _rank(
         "ddp_collective_timeouts_total",
         "Times this rank ended, or left its group, since a collective took too long: who has none is waited for.",

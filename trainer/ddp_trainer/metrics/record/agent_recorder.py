@@ -1,4 +1,4 @@
-"""Recorder of a pod's launcher, which writes to the launcher's board.
+"""Recorder of a pod's launcher, which writes to the launcher's metrics file.
 
 It implements the protocol ``AgentRecorder`` of :mod:`ddp_trainer.process.recorder`.
 """
@@ -15,15 +15,15 @@ from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import IN_POD, JobTime
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board, InvalidBoardError, read
-from ddp_trainer.process.recorder import AgentRecorder, FormedGroup
+from ddp_trainer.metrics.storage.mmap_directory import rank_metrics_path, rank_metrics_paths
+from ddp_trainer.metrics.storage.mmap_store import RANK, InvalidMetricsFileError, MetricsFile, read
+from ddp_trainer.process.recorder import AgentRecorder, RendezvousResult
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: "ddp_collective_timeouts_total",
     FailureReason.COLLECTIVE_ERROR: "ddp_collective_errors_total",
 }
-"""Series of a rank's board that only the launcher writes, because it detects how a rank ended."""
+"""Series of a rank's metrics file that only the launcher writes, because it detects how a rank ended."""
 
 
 _STATES: Final = {state: cell(Metric.GROUP_STATE, state) for state in GroupState}
@@ -33,16 +33,16 @@ _RESTARTS: Final = {cause: cell(Metric.RESTARTS, cause) for cause in RestartCaus
 _NOTHING: Final[Mapping[str, float]] = {}
 
 
-class BoardAgentRecorder(AgentRecorder):
-    """Recorder of the launcher on its board."""
+class MmapAgentRecorder(AgentRecorder):
+    """Recorder that writes to the metrics file of the launcher."""
 
-    def __init__(self, board: Board, directory: Path) -> None:
-        self._board, self._directory = board, directory
+    def __init__(self, metrics_file: MetricsFile, directory: Path) -> None:
+        self._file, self._directory = metrics_file, directory
 
     def _record(self, what: str, put: Mapping[str, float], add: Mapping[str, float] = _NOTHING) -> None:
         """Store and add values together; an error becomes one warning about ``what``."""
         try:
-            self._board.update(put, add)
+            self._file.update(put, add)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once(what, error)
 
@@ -63,14 +63,14 @@ class BoardAgentRecorder(AgentRecorder):
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
         """Count a rank that ended, or left its group, because of a collective. Other reasons are ignored.
 
-        The counter is on the rank's own board, because the rank may not write there again.
+        The counter is in the rank's own metrics file, because the rank may not write there again.
         """
         if reason not in COLLECTIVE_FAILURES:
             return
-        if board := Board.existing(rank_board_path(self._directory, local_rank), RANK):
+        if metrics_file := MetricsFile.existing(rank_metrics_path(self._directory, local_rank), RANK):
             # No other process writes this cell. Only the rank changes the revision.
-            board.add({COLLECTIVE_FAILURES[reason]: 1.0})
-            board.close()
+            metrics_file.add({COLLECTIVE_FAILURES[reason]: 1.0})
+            metrics_file.close()
 
     def rendezvous_failed(self) -> None:
         """Count a failed attempt to reach the store."""
@@ -86,10 +86,10 @@ class BoardAgentRecorder(AgentRecorder):
         """Record the number of connections that the store has refused since it started."""
         self._record("rejected_connections", {"ddp_rendezvous_refused_connections_total": count})
 
-    def group_formed(self, group: FormedGroup) -> None:
+    def rendezvous_completed(self, group: RendezvousResult) -> None:
         """Record a completed rendezvous, and count the restarts that led to it."""
         self._record(
-            "group_formed",
+            "rendezvous_completed",
             {
                 "ddp_rendezvous_last_duration_seconds": group.seconds,
                 Metric.RENDEZVOUS_ROUND: group.generation,
@@ -133,9 +133,9 @@ class BoardAgentRecorder(AgentRecorder):
         return {"began": round(values[Metric.AGENT_START], 3), **spent}
 
     def _ranks(self) -> Iterator[Mapping[str, float]]:
-        """Yield the values of each rank's board, including ranks that have ended."""
-        for path in rank_board_paths(self._directory):
-            with contextlib.suppress(InvalidBoardError, OSError):
+        """Yield the values of each rank's metrics file, including ranks that have ended."""
+        for path in rank_metrics_paths(self._directory):
+            with contextlib.suppress(InvalidMetricsFileError, OSError):
                 yield read(path, RANK).values
 
 

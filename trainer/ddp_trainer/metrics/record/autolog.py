@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.time_classes import StartupPhase
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import SampleCounter, StepBatch, StepDetector, size_of
 from ddp_trainer.process import startup_times
@@ -36,16 +36,16 @@ COUNTER: Final = "_ddp_sample_counter"
 def listen(torch: Any, began: float) -> None:
     """Count the steps of this process from now on.
 
-    It has no effect if metrics are off or the board cannot be opened.
+    It has no effect if metrics are off or the metrics file cannot be opened.
 
     Args:
         torch: The module.
         began: Unix time at which the program began.
     """
-    startup_times.reached(StartupPhase.INTERPRETER, began)
+    startup_times.end_phase(StartupPhase.INTERPRETER, began)
     startup_times.STARTUP.torch_imported()
     recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
-    if not isinstance(recorder, BoardRankRecorder):
+    if not isinstance(recorder, MmapRankRecorder):
         return
     hooks = Hooks(torch, StepDetector(AutoRecorder(torch, recorder)))
     recorder_factory.stand_ins.append(hooks.uninstall)
@@ -55,9 +55,9 @@ def listen(torch: Any, began: float) -> None:
 
 
 class AutoRecorder:
-    """Listener that records the steps of a script on its board."""
+    """Listener that records the steps of a script in its metrics file."""
 
-    def __init__(self, torch: Any, recorder: BoardRankRecorder) -> None:
+    def __init__(self, torch: Any, recorder: MmapRankRecorder) -> None:
         self._torch = torch
         self._recorder = recorder
         self._watch = recorder.watched_by or Watch(recorder)
@@ -67,7 +67,7 @@ class AutoRecorder:
 
     def record_first_batch(self) -> None:
         """Record the arrival of the first batch."""
-        startup_times.reached(StartupPhase.FIRST_BATCH)
+        startup_times.end_phase(StartupPhase.FIRST_BATCH)
 
     def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
         """Record steps, and return the number of steps after which the sampler needs the next report.

@@ -1,6 +1,6 @@
-"""Recorder of a rank, which writes to the rank's board.
+"""Recorder of a rank, which writes to the rank's metrics file.
 
-It implements the protocol ``RankRecorder`` of :mod:`ddp_trainer.process.recorder`. :meth:`BoardRankRecorder.step` runs
+It implements the protocol ``RankRecorder`` of :mod:`ddp_trainer.process.recorder`. :meth:`MmapRankRecorder.step` runs
 on the training thread at every step and costs about a microsecond (``python -m bench metrics``): plain stores through a
 memoryview, no lock, no system call.
 """
@@ -26,7 +26,7 @@ from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import StepBatch
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board
+from ddp_trainer.metrics.storage.mmap_store import RANK, MetricsFile
 from ddp_trainer.metrics.storage.user_values import UserValues
 from ddp_trainer.process.recorder import Marks, RankRecorder
 from ddp_trainer.process.startup_times import StartupTimes
@@ -46,7 +46,7 @@ FIRST_BUCKET: Final = RANK.cell_index[cell(Metric.STEP_DURATION, str(STEP_SECOND
 """The other buckets follow, in order of their bounds."""
 
 _WORD_BYTES: Final = 128
-"""Most characters of a text on the board, so that all texts fit."""
+"""Most characters of a text in the metrics file, so that all texts fit."""
 
 
 def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str, str]:
@@ -59,12 +59,15 @@ def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str
     return {label: str(coordinates.get(label, "")) for label in DIMENSION_NAMES}
 
 
-class BoardRankRecorder(RankRecorder):
-    """Recorder of one rank on its board. Every method is thread-safe, except ``step``, which one thread must call."""
+class MmapRankRecorder(RankRecorder):
+    """Recorder that writes to the metrics file of one rank.
+
+    Every method is thread-safe, except ``step``, which one thread must call.
+    """
 
     def __init__(
         self,
-        board: Board,
+        metrics_file: MetricsFile,
         clock: Callable[[], float] = time.time,
         marks: Marks | None = None,
         own: UserValues | None = None,
@@ -72,9 +75,9 @@ class BoardRankRecorder(RankRecorder):
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
         self.user_values = UserValues(None) if own is None else own
         """Values that the script names itself."""
-        self._board = board
-        self._cells = board.cells
-        self._revision = board.revision
+        self._file = metrics_file
+        self._cells = metrics_file.cells
+        self._revision = metrics_file.revision
         self._clock = clock
         self.watched_by: Watch | None = None
         """Sampler that measures some steps more closely."""
@@ -85,7 +88,7 @@ class BoardRankRecorder(RankRecorder):
 
     @property
     def steps(self) -> int:
-        """Steps recorded on this board, by this process and its predecessors."""
+        """Steps recorded in this metrics file, by this process and its predecessors."""
         return int(self._cells[STEPS])
 
     def watch(self, watch: Watch) -> None:
@@ -95,7 +98,7 @@ class BoardRankRecorder(RankRecorder):
         self._look_at = self._sample_at = self._looked_at + watch.first
 
     @suppress_errors
-    def follow_startup(self, startup: StartupTimes) -> None:
+    def record_startup(self, startup: StartupTimes) -> None:
         """Record the phases of this process's start, unless an earlier process of the pod has taken a step."""
         if math.isnan(self._cells[STARTED]):
             self._startup, startup.listener = startup, self._record_startup
@@ -106,9 +109,9 @@ class BoardRankRecorder(RankRecorder):
     def _record_startup(self) -> None:
         if self._startup is not None:
             began, seconds = self._startup.seconds()
-            with self._board.atomic_update():
-                self._board.put({cell(Metric.STARTUP, phase): spent for phase, spent in seconds.items()})
-                self._board.put({Metric.AGENT_START: began})
+            with self._file.atomic_update():
+                self._file.put({cell(Metric.STARTUP, phase): spent for phase, spent in seconds.items()})
+                self._file.put({Metric.AGENT_START: began})
 
     @property
     def steps_before_sample(self) -> int:
@@ -125,8 +128,8 @@ class BoardRankRecorder(RankRecorder):
 
     def detach(self) -> None:
         """Stop writing to the file after a fork: only the parent process writes there."""
-        self._board.detach()
-        self._cells, self._revision = self._board.cells, self._board.revision
+        self._file.detach()
+        self._cells, self._revision = self._file.cells, self._file.revision
 
     @suppress_errors
     def identity(
@@ -149,11 +152,11 @@ class BoardRankRecorder(RankRecorder):
             device: Device as torch names it, for example ``cuda:0``.
             parallel: Layouts that the group may take; those of the job if None.
         """
-        known = self._board.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
+        known = self._file.identity | {MetricLabel.RANK: rank, MetricLabel.LOCAL_RANK: local_rank}
         words = {MetricLabel.BACKEND: backend[:_WORD_BYTES], MetricLabel.DEVICE: device[:_WORD_BYTES]}
         gpu = identity_of(device)
-        self._board.describe(known | words | gpu | _place(parallel, rank, world_size) | {"world_size": world_size})
-        self._board.put({Metric.PEAK_FLOPS: peak_flops(gpu[MetricLabel.DEVICE_NAME])})
+        self._file.describe(known | words | gpu | _place(parallel, rank, world_size) | {"world_size": world_size})
+        self._file.put({Metric.PEAK_FLOPS: peak_flops(gpu[MetricLabel.DEVICE_NAME])})
 
     @suppress_errors
     def job(self, *, precision: str, parallelism: str) -> None:
@@ -165,17 +168,17 @@ class BoardRankRecorder(RankRecorder):
             MetricLabel.PRECISION: precision[:_WORD_BYTES],
             MetricLabel.PARALLELISM: parallelism[:_WORD_BYTES],
         }
-        self._board.describe(self._board.identity | words)
+        self._file.describe(self._file.identity | words)
 
     @suppress_errors
     def add(self, metric: str, amount: float = 1.0) -> None:
         """Add to a counter."""
-        self._board.add({metric: amount})
+        self._file.add({metric: amount})
 
     @suppress_errors
     def put(self, metric: str, value: float | None) -> None:
         """Set a gauge."""
-        self._board.put({metric: value})
+        self._file.put({metric: value})
 
     def step(
         self,
@@ -193,7 +196,7 @@ class BoardRankRecorder(RankRecorder):
     ) -> None:
         """Record a committed global step.
 
-        This is the hot path, so :meth:`Board.atomic_update` and ``suppress_errors`` are inlined.
+        This is the hot path, so :meth:`MetricsFile.atomic_update` and ``suppress_errors`` are inlined.
 
         Args:
             step: Number of the global step.
@@ -251,7 +254,7 @@ class BoardRankRecorder(RankRecorder):
             exposed: Seconds in which the rank waited for gradients.
         """
         cells = self._cells
-        with self._board.atomic_update():
+        with self._file.atomic_update():
             cells[STEPS] += batch.steps
             cells[STEP] = cells[STEPS]
             cells[SAMPLES] += batch.samples
@@ -284,65 +287,65 @@ class BoardRankRecorder(RankRecorder):
     @suppress_errors
     def gradients(self, norm: float | None, loss_scale: float | None) -> None:
         """Record the norm of the last step's whole gradient, and the loss scale."""
-        self._board.put({Metric.GRADIENT_NORM: norm, Metric.LOSS_SCALE: loss_scale})
+        self._file.put({Metric.GRADIENT_NORM: norm, Metric.LOSS_SCALE: loss_scale})
 
     @suppress_errors
     def work(self, tokens: float, flops: float) -> None:
         """Add tokens and floating-point operations of this rank."""
-        self._board.add({Metric.TOKENS: tokens, Metric.MODEL_FLOPS: flops})
+        self._file.add({Metric.TOKENS: tokens, Metric.MODEL_FLOPS: flops})
 
     @suppress_errors
     def record_wait(self, seconds: Mapping[Wait, float]) -> None:
         """Add seconds that this rank waited for others."""
-        self._board.add({cell(Metric.WAIT_SECONDS, wait): more for wait, more in seconds.items()})
+        self._file.add({cell(Metric.WAIT_SECONDS, wait): more for wait, more in seconds.items()})
         if Wait.STAGE in seconds and self.watched_by is not None:
             self.watched_by.ignore_loop_waits()
 
     @suppress_errors
     def sampled(self, busy_seconds: float, comm_exposed_seconds: float) -> None:
         """Record a sampled step, by seconds of work and of waiting for gradients."""
-        with self._board.atomic_update():
-            self._board.add({Metric.SAMPLED_STEPS: 1.0, Metric.SAMPLED_BUSY: busy_seconds})
-            self._board.add({Metric.SAMPLED_COMM_EXPOSED: comm_exposed_seconds})
+        with self._file.atomic_update():
+            self._file.add({Metric.SAMPLED_STEPS: 1.0, Metric.SAMPLED_BUSY: busy_seconds})
+            self._file.add({Metric.SAMPLED_COMM_EXPOSED: comm_exposed_seconds})
 
     @suppress_errors
     def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
         """Record the GPU's memory, and add what its counters have grown since ``before``; see :func:`gpu.memory`."""
         for name, value in memory.items():
             if name.endswith("_total"):
-                self._board.add({name: value - before.get(name, 0.0)})
+                self._file.add({name: value - before.get(name, 0.0)})
             else:
-                self._board.put({name: value})
+                self._file.put({name: value})
 
     @suppress_errors
     def record_evaluation(self, loss: float, accuracy: float) -> None:
         """Record the result of an evaluation over all ranks."""
-        self._board.put({"ddp_eval_loss": loss, "ddp_eval_accuracy_ratio": accuracy})
+        self._file.put({"ddp_eval_loss": loss, "ddp_eval_accuracy_ratio": accuracy})
 
     @suppress_errors
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         """Record a checkpoint that became durable."""
-        self._board.add({cell(Metric.CHECKPOINT_SAVES, "success"): 1.0})
-        self._board.add({"ddp_checkpoint_save_seconds_total": seconds})
-        self._board.add({"ddp_checkpoint_blocking_seconds_total": blocking_seconds})
-        self._board.put({"ddp_checkpoint_last_step": step, "ddp_checkpoint_size_bytes": size_bytes})
-        self._board.put({"ddp_checkpoint_last_success_timestamp_seconds": self._clock()})
+        self._file.add({cell(Metric.CHECKPOINT_SAVES, "success"): 1.0})
+        self._file.add({"ddp_checkpoint_save_seconds_total": seconds})
+        self._file.add({"ddp_checkpoint_blocking_seconds_total": blocking_seconds})
+        self._file.put({"ddp_checkpoint_last_step": step, "ddp_checkpoint_size_bytes": size_bytes})
+        self._file.put({"ddp_checkpoint_last_success_timestamp_seconds": self._clock()})
 
     @suppress_errors
     def account(self, account: JobAccount) -> None:
         """Record the time account of the whole job."""
         states = (cell(Metric.JOB_TIME, state) for state in JobTime)
-        with self._board.atomic_update():
-            self._board.put(dict(zip(states, account.seconds, strict=True)))
-            self._board.put({Metric.JOB_START: account.started})
-            self._board.put({Metric.LOST_STEPS: account.lost_steps, Metric.LOST_PROGRESS: account.lost_seconds})
+        with self._file.atomic_update():
+            self._file.put(dict(zip(states, account.seconds, strict=True)))
+            self._file.put({Metric.JOB_START: account.started})
+            self._file.put({Metric.LOST_STEPS: account.lost_steps, Metric.LOST_PROGRESS: account.lost_seconds})
 
     def take_user_values(self) -> Mapping[str, float]:
         """Return the values that the script has reported by ``attach.log()`` since the last call, by name."""
         return self.user_values.take()
 
 
-_living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()
+_living: Final[weakref.WeakSet[MmapRankRecorder]] = weakref.WeakSet()
 
 
 def _detach_all() -> None:
@@ -350,5 +353,5 @@ def _detach_all() -> None:
         recorder.detach()
 
 
-# A forked process, such as a data loader worker, must not write to its parent's board.
+# A forked process, such as a data loader worker, must not write to its parent's metrics file.
 os.register_at_fork(after_in_child=_detach_all)

@@ -1,7 +1,7 @@
 """Construction of the recorders of a process, from the environment that the launcher sets.
 
-Without ``$DDP_METRICS_DIR``, a recorder discards its reports. It also does so if the board cannot be opened (missing
-directory, disk full, read-only, owned by a living process); a warning then gives the reason.
+Without ``$DDP_METRICS_DIR``, a recorder discards its reports. It also does so if the metrics file cannot be opened
+(missing directory, disk full, read-only, owned by a living process); a warning then gives the reason.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Env, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.metrics.record import ddp_comm_sampler
-from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.agent_recorder import MmapAgentRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.user_metrics import Log, StepMeter
-from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board_path, rank_board_path
-from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
+from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_metrics_path, rank_metrics_path
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, MetricsFile
 from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, read_process_stats
 from ddp_trainer.metrics.storage.user_values import UserValues, user_values_path
 from ddp_trainer.process.heartbeat_page import marks
@@ -69,7 +69,7 @@ stand_ins: Final[list[Callable[[], None]]] = []
 """Functions that remove the hooks for scripts without reports, once the script reports itself."""
 
 _Key = tuple[str | None, str | None, int]
-"""Directory of the boards, local rank and process id. A fork has another id."""
+"""Directory of the metrics files, local rank and process id. A fork has another id."""
 _recorders: Final = weakref.WeakValueDictionary[_Key, RankRecorder]()
 _logs: Final = dict[_Key, Log]()
 
@@ -100,9 +100,9 @@ def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool =
         if directory:
             recorder = _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-        _log.warning("metrics are off for this rank: no board in %s (%s); training continues", directory, error)
+        _log.warning("metrics are off for this rank: no metrics file in %s (%s); training continues", directory, error)
     if recorder is None:
-        recorder = NoopRankRecorder(marks(environment), _own_values(None, os.getpid()).take)
+        recorder = NoopRankRecorder(marks(environment), _user_values(None, os.getpid()).take)
     _recorders[_key(environment)] = recorder
     return recorder
 
@@ -110,19 +110,19 @@ def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool =
 def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
     """Return the recorder of this pod's launcher. Never raises.
 
-    The board is made in ``directory``, which is created if missing, or else in ``$DDP_METRICS_DIR``.
+    The metrics file is made in ``directory``, which is created if missing, or else in ``$DDP_METRICS_DIR``.
     """
     folder = directory or environment.get(Env.METRICS_DIR)
     if not folder:
         return NoopAgentRecorder()
     try:
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        board = Board.open(agent_board_path(Path(folder)), AGENT)
-        _claim(board, ProcessId.current())
+        metrics_file = MetricsFile.open(agent_metrics_path(Path(folder)), AGENT)
+        _claim(metrics_file, ProcessId.current())
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-        _log.warning("metrics are off for the launcher: no board in %s (%s); training continues", folder, error)
+        _log.warning("metrics are off for the launcher: no metrics file in %s (%s); training continues", folder, error)
         return NoopAgentRecorder()
-    recorder = BoardAgentRecorder(board, Path(folder))
+    recorder = MmapAgentRecorder(metrics_file, Path(folder))
     recorder.state(GroupState.PENDING)
     return recorder
 
@@ -143,7 +143,7 @@ def log(environment: Mapping[str, str] = os.environ, /, **values: Any) -> Log:
     key = _key(environment)
     if key not in _logs:
         recorder = _recorders.get(key) or open_rank_recorder(environment)
-        own = recorder.user_values if isinstance(recorder, BoardRankRecorder) else _own_values(None, os.getpid())
+        own = recorder.user_values if isinstance(recorder, MmapRankRecorder) else _user_values(None, os.getpid())
         _logs[key] = Log(recorder, own=own)
     if values:
         _logs[key](**values)
@@ -155,21 +155,21 @@ def _key(environment: Mapping[str, str]) -> _Key:
 
 
 @cache
-def _own_values(board: Path | None, pid: int) -> UserValues:  # noqa: ARG001 - a fork has values of its own
+def _user_values(metrics_file: Path | None, pid: int) -> UserValues:  # noqa: ARG001 - a fork has values of its own
     """Return the values of the script, which all recorders of this process and its log share."""
-    return UserValues(None if board is None else user_values_path(board))
+    return UserValues(None if metrics_file is None else user_values_path(metrics_file))
 
 
-def _claim(board: Board, process: ProcessId) -> None:
-    """Make ``process`` the owner of the board.
+def _claim(metrics_file: MetricsFile, process: ProcessId) -> None:
+    """Make ``process`` the owner of the metrics file.
 
     Raises OSError if a living process owns it, since both would write there.
     """
-    owner = board.owner
+    owner = metrics_file.owner
     if owner != process and read_process_stats(owner) is not None:
-        board.close()
+        metrics_file.close()
         raise OSError(f"the one that is there belongs to process {owner.pid}, which runs")
-    board.claim(process)
+    metrics_file.claim(process)
 
 
 def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int:
@@ -182,15 +182,15 @@ def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int
 def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
-    path = rank_board_path(directory, local_rank)
-    board = Board.open(path, RANK)
-    owner = board.owner
+    path = rank_metrics_path(directory, local_rank)
+    metrics_file = MetricsFile.open(path, RANK)
+    owner = metrics_file.owner
     if owner != process and is_ancestor(owner):
-        board.close()
+        metrics_file.close()
         return NoopRankRecorder()
-    _claim(board, process)
-    known = board.identity
-    board.describe(
+    _claim(metrics_file, process)
+    known = metrics_file.identity
+    metrics_file.describe(
         # Backend and device of the slot remain until the rank reports its own: they rarely change.
         known
         | {
@@ -201,10 +201,10 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )
-    recorder = BoardRankRecorder(board, marks=marks(environment), own=_own_values(path, os.getpid()))
+    recorder = MmapRankRecorder(metrics_file, marks=marks(environment), own=_user_values(path, os.getpid()))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
     if local_rank == 0:
-        recorder.follow_startup(STARTUP)
+        recorder.record_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
     watch_gc(partial(recorder.add, Metric.GC_PAUSE_SECONDS))
     return recorder

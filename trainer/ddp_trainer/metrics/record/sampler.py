@@ -26,7 +26,7 @@ class Sink(Protocol):
         """See :class:`~ddp_trainer.process.recorder.RankRecorder`."""
 
     def gpu_memory(self, memory: Mapping[str, float], before: Mapping[str, float]) -> None:
-        """See :class:`~ddp_trainer.metrics.record.rank_recorder.BoardRankRecorder`."""
+        """See :class:`~ddp_trainer.metrics.record.rank_recorder.MmapRankRecorder`."""
 
 
 class Watch:

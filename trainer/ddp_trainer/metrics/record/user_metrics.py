@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import Phase
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
 from ddp_trainer.metrics.record.suppress_errors import warn_once
 from ddp_trainer.metrics.storage.user_values import InvalidNameError, TooManyNamesError, UserValues, to_float
 from ddp_trainer.process.recorder import RankRecorder
@@ -163,7 +163,7 @@ class StepMeter:
         self.recorder = recorder
         """Recorder for all other reports: ``progress``, ``evaluated``, ``checkpoint_saved`` and so on."""
         self._clock = clock
-        self._step = recorder.steps if isinstance(recorder, BoardRankRecorder) else 0
+        self._step = recorder.steps if isinstance(recorder, MmapRankRecorder) else 0
         self._seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._mark = clock()
 

@@ -21,7 +21,7 @@ from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.collect.pod_sampler import GpuSampler, PodCounters
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.families.pod_families import FAMILIES
-from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_board_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_metrics_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.user_values import read_user_values, user_values_path
 
 UNLIMITED: Final = 1 << 60
@@ -69,7 +69,7 @@ class MetricSource:
     own: Mapping[str, float] = field(default_factory=dict)
     """Values of the script, by the names that it has given them."""
 
-    def tell(self, family: Family, job: str, exposed: Exposed) -> None:
+    def add_samples(self, family: Family, job: str, exposed: Exposed) -> None:
         """Add its samples of ``family`` to ``exposed``."""
         if family.scope not in self.scopes:
             return
@@ -86,7 +86,7 @@ class MetricSource:
 
 
 class Exposition(Collector):
-    """Collector that reads the boards of a directory at every collection."""
+    """Collector that reads the metrics files of a directory at every collection."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class Exposition(Collector):
         """Create the collector.
 
         Args:
-            directory: Directory of the boards.
+            directory: Directory of the metrics files.
             job: Value of the label ``ddp_job``.
             cgroup: Control group to read the memory limit from (the one of this container).
             collectives: Source of collective numbers (the heartbeat pages in ``directory``).
-            gpus: Source of GPU readings (the GPUs named by the boards in ``directory``).
+            gpus: Source of GPU readings (the GPUs named by the metrics files in ``directory``).
         """
         self._directory = directory
         self._gpus = gpus or GpuSampler(directory)
@@ -123,7 +123,7 @@ class Exposition(Collector):
         for family in FAMILIES:
             exposed = _empty(family)
             for speaker in speakers:
-                speaker.tell(family, self._job, exposed)
+                speaker.add_samples(family, self._job, exposed)
             if exposed.samples:
                 yield exposed
         self._scrapes += 1
@@ -138,7 +138,7 @@ class Exposition(Collector):
         return MetricSource(
             scopes=frozenset(scopes),
             values={
-                **_cumulative(slot.board.values),
+                **_cumulative(slot.file.values),
                 **_process(slot),
                 **self._collectives.values(slot.local_rank),
                 **self._gpus.values(slot),
@@ -147,7 +147,7 @@ class Exposition(Collector):
                 family.name: words for family, known_by in _INFOS if (words := _slot_labels(slot, family))[known_by]
             },
             rank=str(slot.rank),
-            own=read_user_values(user_values_path(rank_board_path(self._directory, slot.local_rank))),
+            own=read_user_values(user_values_path(rank_metrics_path(self._directory, slot.local_rank))),
         )
 
     def _self(self, seen: PodSnapshot) -> MetricSource:
@@ -171,11 +171,11 @@ def _empty(family: Family) -> Exposed:
 
 
 def _slot_labels(slot: Slot, family: Family) -> dict[str, str]:
-    return {str(label): str(slot.board.identity.get(label, "")) for label in family.labels}
+    return {str(label): str(slot.file.identity.get(label, "")) for label in family.labels}
 
 
 def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of a board with cumulative histogram buckets.
+    """Return the values of a metrics file with cumulative histogram buckets.
 
     There is one histogram, of step durations. Its sum is the sum of the phases, so none is stored.
     """
@@ -192,7 +192,7 @@ def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _process(slot: Slot) -> dict[str, float]:
-    owner = slot.board.owner
+    owner = slot.file.owner
     identity = {Metric.RANK_PID: float(owner.pid), "ddp_rank_start_time_seconds": owner.start_time}
     if slot.vitals is None:
         return identity | {Metric.RANK_UP: 0.0, "ddp_rank_stopped": 0.0}
@@ -208,7 +208,7 @@ def _process(slot: Slot) -> dict[str, float]:
 
 def _agent(slot: Slot) -> MetricSource:
     up = {"ddp_agent_up": float(slot.vitals is not None)}
-    return MetricSource(scopes=frozenset({Scope.POD}), values=slot.board.values | up)
+    return MetricSource(scopes=frozenset({Scope.POD}), values=slot.file.values | up)
 
 
 _HISTOGRAMS = [family for family in FAMILIES if family.kind is Kind.HISTOGRAM]

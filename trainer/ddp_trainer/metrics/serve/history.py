@@ -8,9 +8,9 @@
 its increments since the previous time, the first since 0, because these compress well. After a missing value, the next
 increment counts from the last present value.
 
-:meth:`History.look` reads the boards at a regular interval. At :data:`MOST_READINGS` readings, every other one is
-dropped and the interval doubles. A history of any length therefore keeps between half of that number and all of it. It
-stores counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
+:meth:`History.look` reads the metrics files at a regular interval. At :data:`MOST_READINGS` readings, every other one
+is dropped and the interval doubles. A history of any length therefore keeps between half of that number and all of it.
+It stores counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
 
 Names and labels are those of the exposition, summed where a pod has many series: phases over its ranks, seconds of a
 rank over its phases.
@@ -34,7 +34,7 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.families.family import Family
 from ddp_trainer.metrics.families.pod_families import FAMILIES
-from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_board_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_metrics_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.user_values import MOST_NAMES, read_user_values, user_values_path
 from ddp_trainer.process.atomic_files import draft_of
 
@@ -168,7 +168,7 @@ _AGENT_FAMILIES: Final = tuple(family for family in FAMILIES if family.name in _
 
 @dataclass(slots=True)
 class History:
-    """History of one pod's boards."""
+    """History of one pod's metrics files."""
 
     directory: Path
     clock: Callable[[], float] = time.time
@@ -187,7 +187,7 @@ class History:
         return history
 
     def sample_if_due(self) -> None:
-        """Read the boards if a reading is due."""
+        """Read the metrics files if a reading is due."""
         now = self.clock()
         if self.times and 0 <= now - self.times[-1] < self.interval:
             return
@@ -205,7 +205,7 @@ class History:
         return history_to_dict(times, readings)
 
     def keep(self) -> None:
-        """Write the history beside the boards. If that fails, it ends with this process."""
+        """Write the history beside the metrics files. If that fails, it ends with this process."""
         self._written = self.clock()
         with suppress(OSError), draft_of(self.directory / FILE) as draft:
             draft.write_text(json.dumps(history_to_dict(self.times, self.series)), encoding="utf-8")
@@ -222,7 +222,7 @@ class History:
             self.series = {key: known[1::2] for key, known in self.series.items()}
 
     def _values(self) -> dict[Key, float]:
-        """Return the recorded series of all boards at one moment."""
+        """Return the recorded series of all metrics files at one moment."""
         seen = read_pod_snapshot(self.directory)
         return _values(seen) | _user_values(self.directory, seen)
 
@@ -237,7 +237,7 @@ def _user_values(directory: Path, seen: PodSnapshot) -> dict[Key, float]:
     """Return the values that the script names itself, each of the lowest rank that has it, at most 32."""
     found: dict[str, tuple[int, float]] = {}
     for slot in sorted(seen.ranks, key=lambda slot: slot.rank):
-        for name, value in read_user_values(user_values_path(rank_board_path(directory, slot.local_rank))).items():
+        for name, value in read_user_values(user_values_path(rank_metrics_path(directory, slot.local_rank))).items():
             found.setdefault(name, (slot.rank, value))
     return {
         (Metric.USER_VALUE.value, ((MetricLabel.NAME.value, name), (MetricLabel.RANK.value, str(rank)))): value
@@ -258,7 +258,7 @@ def _values(seen: PodSnapshot) -> dict[Key, float]:
 
 
 def _of_rank(slot: Slot) -> Iterator[tuple[Key, float]]:
-    values = slot.board.values
+    values = slot.file.values
     whose = ((MetricLabel.RANK.value, str(slot.rank)), (MetricLabel.LOCAL_RANK.value, str(slot.local_rank)))
     phases = {phase: values.get(cell(Metric.PHASE_SECONDS, phase), 0.0) for phase in Phase}
     waited = (MetricLabel.PHASE.value, Phase.COMM_EXPOSED.value)
@@ -271,7 +271,7 @@ def _of_rank(slot: Slot) -> Iterator[tuple[Key, float]]:
 
 
 def _of_families(families: Iterable[Family], slot: Slot) -> dict[Key, float]:
-    values = slot.board.values
+    values = slot.file.values
     return {
         (str(series.sample), tuple((str(name), str(value)) for name, value in series.labels.items())): values[
             series.key

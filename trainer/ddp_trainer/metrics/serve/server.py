@@ -263,7 +263,7 @@ class ScrapeTracker:
         self._over: float | None = None
         self._deadline = 0.0
 
-    def asked(self, agent: str) -> None:
+    def record_request(self, agent: str) -> None:
         """Record a request for the metrics.
 
         Args:
@@ -308,7 +308,7 @@ LOOK_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class UnreadableFiles:
-    """Log of the unreadable boards of one directory."""
+    """Log of the unreadable metrics files of one directory."""
 
     directory: Path
     report: Callable[[str], None]
@@ -317,7 +317,7 @@ class UnreadableFiles:
     _reported: set[tuple[Path, str]] = field(default_factory=set)
 
     def check_if_due(self) -> None:
-        """Check the boards if a check is due, and report new unreadable ones."""
+        """Check the metrics files if a check is due, and report new unreadable ones."""
         if self.clock() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = self.clock()

@@ -126,7 +126,7 @@ class StatusClient:
 class Reporter:
     """Thread that reports the progress of rank 0 to the server until :meth:`stop`.
 
-    Rank 0 is read from this pod's boards.
+    Rank 0 is read from this pod's metrics files.
     """
 
     def __init__(self, directory: Path, server: StatusClient, every_seconds: float = EVERY_SECONDS) -> None:
@@ -154,7 +154,7 @@ class Reporter:
         """Send the status if it has changed. Returns False if that failed."""
         try:
             slot = next((slot for slot in read_pod_snapshot(self._directory).ranks if slot.rank == 0), None)
-            status = self._progress.status(slot.board.values, time.monotonic()) if slot is not None else None
+            status = self._progress.status(slot.file.values, time.monotonic()) if slot is not None else None
             if status is None or _without_time(status) == self._posted:
                 return True
             self._server.post(status, timeout)

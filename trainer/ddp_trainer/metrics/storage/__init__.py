@@ -1,1 +1,1 @@
-"""Boards: memory-mapped files that hold the metrics of one process each."""
+"""Metrics files: memory-mapped files that hold the metrics of one process each."""

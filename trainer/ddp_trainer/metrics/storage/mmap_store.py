@@ -1,4 +1,4 @@
-"""Board: the numbers of one process in a memory-mapped file that outlives it.
+"""Metrics file: the numbers of one process in a memory-mapped file that outlives it.
 
 ::
 
@@ -10,10 +10,10 @@
             40  identity, 984 bytes: JSON object, padded with NUL
           1024  cells, float64
 
-The byte order is the machine's, since writer and reader share a pod. :class:`Board` maps the file for writing. Storing
-an aligned double is one instruction, so no number is torn. The revision shows a reader whether numbers belong to one
-step. :func:`read` reads the file without mapping it, so changes to the file cannot kill the reader with SIGBUS. The
-writer is safe too: the file's blocks are allocated before mapping, and a file is replaced, never truncated.
+The byte order is the machine's, since writer and reader share a pod. :class:`MetricsFile` maps the file for writing.
+Storing an aligned double is one instruction, so no number is torn. The revision shows a reader whether numbers belong
+to one step. :func:`read` reads the file without mapping it, so changes to the file cannot kill the reader with SIGBUS.
+The writer is safe too: the file's blocks are allocated before mapping, and a file is replaced, never truncated.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ ABSENT_BITS: Final = 0x7FF8_0000_0000_0DDB
 ABSENT: Final = struct.pack("Q", ABSENT_BITS)
 
 READ_ATTEMPTS: Final = 5
-"""Reads of a board that changes during a read. Writing a step takes a microsecond, so the second read nearly always
-succeeds.
+"""Reads of a metrics file that changes during a read. Writing a step takes a microsecond, so the second read nearly
+always succeeds.
 """
 
 
-class InvalidBoardError(Exception):
-    """The file is not a board of this version: it is damaged, or from another version (:class:`OtherVersion`)."""
+class InvalidMetricsFileError(Exception):
+    """The file is no metrics file of this version: it is damaged, or from another version (:class:`OtherVersion`)."""
 
 
-class OtherVersion(InvalidBoardError):
-    """The board is intact, but another version of this package with other cells has written it."""
+class OtherVersion(InvalidMetricsFileError):
+    """The metrics file is intact, but another version of this package with other cells has written it."""
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Assignment of series to the cells of a board."""
+    """Assignment of series to the cells of a metrics file."""
 
     initial: Mapping[str, float | None]
     """Series key → initial value (None for absent), in the order of the cells."""
 
     @classmethod
     def of(cls, source: Source) -> FileLayout:
-        """Return the layout of the boards of ``source``, from the catalogue."""
+        """Return the layout of the metrics files of ``source``, from the catalogue."""
         own = [family for family in FAMILIES if family.source is source]
         return cls({series.key: family.initial for family in own for series in family.series()})
 
@@ -94,12 +94,12 @@ class FileLayout:
         return HEADER.pack(MAGIC, self.schema, 0, 0, 0).ljust(CELLS_AT, b"\0") + cells
 
 
-RANK: Final = FileLayout.of(Source.RANK_BOARD)
-AGENT: Final = FileLayout.of(Source.AGENT_BOARD)
+RANK: Final = FileLayout.of(Source.RANK_FILE)
+AGENT: Final = FileLayout.of(Source.AGENT_FILE)
 
 
-class Board:
-    """Board open for writing."""
+class MetricsFile:
+    """Metrics file open for writing."""
 
     __slots__ = ("_layout", "_map", "cells", "revision")
 
@@ -124,26 +124,27 @@ class Board:
         self.revision = memoryview(mapping)[32:40].cast("Q")
 
     @classmethod
-    def open(cls, path: Path, layout: FileLayout) -> Board:
-        """Map the board at ``path`` with its current values. A missing or invalid board is replaced by a blank one.
+    def open(cls, path: Path, layout: FileLayout) -> MetricsFile:
+        """Map the metrics file at ``path`` with its current values. A missing or invalid metrics file is replaced by a
+        blank one.
 
         Raises:
-            OSError: The board cannot be made: missing directory, no space, read-only.
+            OSError: The metrics file cannot be made: missing directory, no space, read-only.
         """
-        descriptor = _open_board_file(path, layout)
-        return cls(_create_board_file(path, layout) if descriptor is None else descriptor, layout)
+        descriptor = _open_metrics_file(path, layout)
+        return cls(_create_metrics_file(path, layout) if descriptor is None else descriptor, layout)
 
     @classmethod
-    def existing(cls, path: Path, layout: FileLayout) -> Board | None:
-        """Map the board at ``path``, which another process owns, to add to its values.
+    def existing(cls, path: Path, layout: FileLayout) -> MetricsFile | None:
+        """Map the metrics file at ``path``, which another process owns, to add to its values.
 
         Returns:
-            The board; None if there is no valid one.
+            The metrics file; None if there is no valid one.
 
         Raises:
             OSError: The file cannot be mapped.
         """
-        descriptor = _open_board_file(path, layout)
+        descriptor = _open_metrics_file(path, layout)
         return None if descriptor is None else cls(descriptor, layout)
 
     def update(self, values: Mapping[str, float], amounts: Mapping[str, float]) -> None:
@@ -166,7 +167,7 @@ class Board:
 
     @property
     def owner(self) -> ProcessId:
-        """The process that last claimed the board."""
+        """The process that last claimed the metrics file."""
         _, _, pid, start, _ = HEADER.unpack_from(self._map)
         return ProcessId(pid, start)
 
@@ -184,12 +185,12 @@ class Board:
         """Store the identity of the process.
 
         Raises:
-            ValueError: The identity does not fit into the board.
+            ValueError: The identity does not fit into the metrics file.
         """
         text = json.dumps(dict(identity)).encode()
         room = IDENTITY.stop - IDENTITY.start
         if len(text) > room:
-            raise ValueError(f"An identity of {len(text)} bytes does not fit the {room} bytes of a board.")
+            raise ValueError(f"An identity of {len(text)} bytes does not fit the {room} bytes of a metrics file.")
         with self.atomic_update():
             self._map[IDENTITY] = text.ljust(room, b"\0")
 
@@ -217,22 +218,22 @@ class Board:
         self._map.close()
 
 
-def _open_board_file(path: Path, layout: FileLayout) -> int | None:
-    """Return a descriptor of the board at ``path``; None if it is missing or invalid."""
+def _open_metrics_file(path: Path, layout: FileLayout) -> int | None:
+    """Return a descriptor of the metrics file at ``path``; None if it is missing or invalid."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         _check(os.pread(descriptor, layout.size + 1, 0), layout)
-    except (InvalidBoardError, OSError):
+    except (InvalidMetricsFileError, OSError):
         os.close(descriptor)
         return None
     return descriptor
 
 
-def _create_board_file(path: Path, layout: FileLayout) -> int:
-    """Return a descriptor of a new blank board, which appears at ``path`` atomically. Raises OSError."""
+def _create_metrics_file(path: Path, layout: FileLayout) -> int:
+    """Return a descriptor of a new blank metrics file, which appears at ``path`` atomically. Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         os.posix_fallocate(descriptor, 0, layout.size)
@@ -247,7 +248,7 @@ def _create_board_file(path: Path, layout: FileLayout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileSnapshot:
-    """Contents of a board at one moment."""
+    """Contents of a metrics file at one moment."""
 
     owner: ProcessId
     identity: dict[str, str | int]
@@ -256,13 +257,13 @@ class FileSnapshot:
 
 
 def read(path: Path, layout: FileLayout) -> FileSnapshot:
-    """Read a board while its writer may be writing.
+    """Read a metrics file while its writer may be writing.
 
     The revision may keep changing, or stay odd because the writer was stopped or killed within a step. The numbers are
     then returned as read: each is correct, but some may belong to a later step than others.
 
     Raises:
-        InvalidBoardError: The file is not a board of this layout.
+        InvalidMetricsFileError: The file is not a metrics file of this layout.
         OSError: There is no such file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -285,21 +286,22 @@ def read(path: Path, layout: FileLayout) -> FileSnapshot:
 
 
 def _check(content: bytes, layout: FileLayout) -> None:
-    """Raise InvalidBoardError unless ``content`` is a complete board of this layout."""
+    """Raise InvalidMetricsFileError unless ``content`` is a complete metrics file of this layout."""
     if content[:6] == MAGIC[:6] and content[:16] != MAGIC + layout.schema:
         raise OtherVersion("Its cells are those of another version.")
     if len(content) != layout.size:
-        raise InvalidBoardError(f"A board has {layout.size} bytes, not {len(content)}.")
+        raise InvalidMetricsFileError(f"A metrics file has {layout.size} bytes, not {len(content)}.")
     if content[:16] != MAGIC + layout.schema:
-        raise InvalidBoardError(f"A board of this version begins with {MAGIC + layout.schema!r}, not {content[:16]!r}.")
+        expected = MAGIC + layout.schema
+        raise InvalidMetricsFileError(f"A metrics file of this version begins with {expected!r}, not {content[:16]!r}.")
 
 
 def _identity(text: bytes) -> dict[str, str | int]:
-    """Parse the identity. Raises InvalidBoardError if it is not a JSON object."""
+    """Parse the identity. Raises InvalidMetricsFileError if it is not a JSON object."""
     try:
         identity = json.loads(text.rstrip(b"\0") or b"{}")
     except ValueError:
-        raise InvalidBoardError("The identity on the board is not JSON.") from None
+        raise InvalidMetricsFileError("The identity in the metrics file is not JSON.") from None
     if not isinstance(identity, dict):
-        raise InvalidBoardError("The identity on the board is not a JSON object.")
+        raise InvalidMetricsFileError("The identity in the metrics file is not a JSON object.")
     return identity

@@ -1,7 +1,7 @@
-"""Values that a script names itself, such as ``val_accuracy``: a JSON file beside the board of its rank.
+"""Values that a script names itself, such as ``val_accuracy``: a JSON file beside the metrics file of its rank.
 
-Cells of a board have fixed names, so these values have a file of their own, which :class:`UserValues` replaces as a
-whole. The exporter reads it with :func:`read_user_values`.
+Cells of a metrics file have fixed names, so these values have a file of their own, which :class:`UserValues` replaces
+as a whole. The exporter reads it with :func:`read_user_values`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ WRITE_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 8192
 
 
-def user_values_path(board: Path) -> Path:
-    """Return the path of the file beside a board."""
-    return board.with_suffix(".values")
+def user_values_path(metrics_file: Path) -> Path:
+    """Return the path of the file beside a metrics file."""
+    return metrics_file.with_suffix(".values")
 
 
 class InvalidNameError(ValueError):

@@ -25,7 +25,7 @@ from ddp_trainer.net.arguments import ArgumentParser
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, reason_of
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
-from ddp_trainer.train.checkpoint.object_checkpoints import ListedCheckpoint, list_checkpoints
+from ddp_trainer.train.checkpoint.object_checkpoints import CheckpointInfo, list_checkpoints
 from ddp_trainer.train.checkpoint.weights_io import export_weights
 from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig, StorageError, TrainError
@@ -36,7 +36,7 @@ from ddp_trainer.train.utils.locations import parse_location
 class Entry:
     """Result of examining one checkpoint."""
 
-    listed: ListedCheckpoint
+    listed: CheckpointInfo
     manifest: Manifest | None
     """The manifest, or None if it cannot be read."""
     trouble: str
@@ -171,7 +171,7 @@ def _chosen(arguments: argparse.Namespace, stack: ExitStack) -> Checkpoint:
     raise BadConfig(f"There is no {which} in {arguments.directory}.", hint=f"There are steps: {steps}.")
 
 
-def _entry(listed: ListedCheckpoint, *, with_contents: bool) -> Entry:
+def _entry(listed: CheckpointInfo, *, with_contents: bool) -> Entry:
     manifest = listed.manifest()
     try:
         with listed.open() as directory:

@@ -94,7 +94,7 @@ def open_checkpoints(
     from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
 
     stored = StoredCheckpoints(open_storage(place))
-    journal = ClaimJournal(stored.storage, claim, unclaimed=stored.unclaimed, alarm=alarm)
+    journal = ClaimJournal(stored.storage, claim, complete_names=stored.complete_names, alarm=alarm)
     return ObjectCheckpoints(stored, path, keep=keep, claim=lease, journal=journal, best=best)
 
 

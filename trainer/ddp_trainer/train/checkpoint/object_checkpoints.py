@@ -40,7 +40,7 @@ from ddp_trainer.train.utils.locations import StorageUrl
 
 
 @dataclass(frozen=True, slots=True)
-class ListedCheckpoint:
+class CheckpointInfo:
     """One checkpoint at a place."""
 
     name: str
@@ -61,7 +61,7 @@ class ListedCheckpoint:
             return None
 
 
-def list_checkpoints(place: Path | StorageUrl) -> list[ListedCheckpoint]:
+def list_checkpoints(place: Path | StorageUrl) -> list[CheckpointInfo]:
     """Return the checkpoints at a place, newest first.
 
     Raises:
@@ -75,13 +75,13 @@ def list_checkpoints(place: Path | StorageUrl) -> list[ListedCheckpoint]:
     return [_of_directory(directory) for directory in checkpoint_files.directories(place)]
 
 
-def _of_directory(directory: Path) -> ListedCheckpoint:
+def _of_directory(directory: Path) -> CheckpointInfo:
     step, _ = checkpoint_files.parse_name(directory)
     manifest = partial(checkpoint_files.manifest_if_complete, directory)
-    return ListedCheckpoint(directory.name, str(directory), step, manifest, lambda: nullcontext(directory))
+    return CheckpointInfo(directory.name, str(directory), step, manifest, lambda: nullcontext(directory))
 
 
-def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
+def _of_store(url: StorageUrl) -> list[CheckpointInfo]:
     stored = StoredCheckpoints(open_storage(url))
 
     def manifest_of(name: str) -> Manifest | None:
@@ -91,7 +91,7 @@ def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
             return None
 
     return [
-        ListedCheckpoint(
+        CheckpointInfo(
             name, f"{url}/{name}", step_of(name), partial(manifest_of, name), partial(stored.local_copy, name)
         )
         for name in stored.names()
@@ -113,9 +113,9 @@ class StoredCheckpoints:
         Without a journal, for example in a copy of a directory, each checkpoint with a manifest counts.
         """
         _, record = read_record(self.storage)
-        return newest_first(self.unclaimed() if record is None else record.checkpoints)
+        return newest_first(self.complete_names() if record is None else record.checkpoints)
 
-    def unclaimed(self) -> list[str]:
+    def complete_names(self) -> list[str]:
         """Return the names of all checkpoints with a manifest, published or not."""
         keys = (entry.key.split("/") for entry in self.storage.list())
         return [key[0] for key in keys if len(key) == 2 and key[1] == MANIFEST and re.fullmatch(NAME, key[0])]
@@ -253,7 +253,7 @@ class ObjectCheckpoints(CheckpointDirectory):
         """
         manifest = self._stored.manifest(name)
         target = self.path / checkpoint_files.name_of(manifest.step)
-        if checkpoint_files.manifest_if_complete(target) == manifest and _is_intact(target, manifest):
+        if checkpoint_files.manifest_if_complete(target) == manifest and _has_valid_files(target, manifest):
             return target
         temporary = self.path / _DOWNLOAD
         shutil.rmtree(temporary, ignore_errors=True)
@@ -291,9 +291,9 @@ class ObjectCheckpoints(CheckpointDirectory):
         for file in manifest.files:
             storage.write(f"{name}/{file.file}", directory / file.file)
         storage.write(f"{name}/{MANIFEST}", manifest.to_json().encode())
-        self._remove_unpublished(self._journal.publish(lambda published: self._kept(name, published)))
+        self._remove_unpublished(self._journal.publish(lambda published: self._names_to_keep(name, published)))
 
-    def _kept(self, name: str, published: Sequence[str]) -> tuple[str, ...]:
+    def _names_to_keep(self, name: str, published: Sequence[str]) -> tuple[str, ...]:
         """Return the names to keep: the newest up to this one, the best up to there, and those of later steps."""
         step = step_of(name)
         later = [other for other in published if step_of(other) > step]
@@ -336,7 +336,7 @@ def step_of(name: str) -> int:
     return int(match[1])
 
 
-def _is_intact(directory: Path, manifest: Manifest) -> bool:
+def _has_valid_files(directory: Path, manifest: Manifest) -> bool:
     try:
         checkpoint_files.verify_files(directory, manifest.files)
     except (CorruptCheckpoint, OSError):

@@ -1,9 +1,9 @@
 """Transfer of a training state from one rank to others, tensor by tensor and in place.
 
 The source first sends the structure of the state, in which tensors have no content. Then it sends the memory of each
-tensor in pieces, directly from where it is, by the backend of the group: :func:`broadcast_state` to all ranks,
+tensor in chunks, directly from where it is, by the backend of the group: :func:`broadcast_state` to all ranks,
 :func:`exchange_states` within pairs of ranks. Small tensors, and those on another device than the group's, share a
-bucket. So neither side needs more memory than the pieces in transfer beyond the state itself.
+bucket. So neither side needs more memory than the chunks in transfer beyond the state itself.
 
 If a rank is lost meanwhile, the state of the source is intact, and what a target received is incomplete. A target
 receives into new memory unless the caller gives it tensors to write to. Only a rank whose own state is of no use to the
@@ -31,11 +31,11 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.distributed.group import Group
 
 _AT_ONCE: Final = 32
-"""Pieces in transfer at the same time, so that a rank need not wait for the start of each."""
+"""Chunks in transfer at the same time, so that a rank need not wait for the start of each."""
 _TEMPORARY_BYTES: Final = 40 << 20
-"""Memory for pieces in transfer that are not in the memory of their tensors."""
-_PIECE_BYTES: Final = 8 << 20
-"""Largest size of a piece."""
+"""Memory for chunks in transfer that are not in the memory of their tensors."""
+_CHUNK_BYTES: Final = 8 << 20
+"""Largest size of a chunk."""
 _ROUND_BYTES: Final = 256 << 20
 """Bytes between two synchronizations of the ranks that do not take part in a transfer."""
 _BUCKET_BYTES: Final = 4 << 20
@@ -45,7 +45,7 @@ _PROTOCOL: Final = 2
 """Pickle protocol; ``weights_only`` loads no other."""
 
 
-class _Outline(NamedTuple):
+class _StateSpec(NamedTuple):
     """Structure of a state, which every rank has before the content arrives."""
 
     state: Any
@@ -76,16 +76,16 @@ def broadcast_state(
     if group.world_size == 1:
         return state
     is_source = group.rank == source
-    outline = _outline(state, group.device) if is_source else None
-    content = group.broadcast(None if outline is None else _dump(outline), source)
-    outline = outline or _load(content)
-    memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {}) if wanted else None
-    pieces = _pieces(outline, memory, group.device, sends=is_source)
+    spec = _state_spec(state, group.device) if is_source else None
+    content = group.broadcast(None if spec is None else _dump(spec), source)
+    spec = spec or _load(content)
+    memory = _packed(spec) if is_source else _allocate(spec, group.device, targets or {}) if wanted else None
+    chunks = _chunks(spec, memory, group.device, sends=is_source)
     with group.convert_errors():
-        _move(pieces, partial(dist.broadcast, src=source, async_op=True))
+        _move(chunks, partial(dist.broadcast, src=source, async_op=True))
     if is_source:
         return state
-    return None if memory is None else _filled(outline, memory)
+    return None if memory is None else _unflatten_state(spec, memory)
 
 
 def exchange_states(
@@ -110,32 +110,32 @@ def exchange_states(
     """
     pair = next((pair for pair in pairs if group.rank in pair), None)
     is_source = pair is not None and group.rank == pair[0]
-    outline = _outline(state, group.device) if is_source else None
-    content = b"" if outline is None else _dump(outline)
+    spec = _state_spec(state, group.device) if is_source else None
+    content = b"" if spec is None else _dump(spec)
     sizes = group.gather(len(content))
     if pair is None:
         while any(group.gather(0)):
             pass
         return None
     move = partial(dist.isend, dst=pair[1]) if is_source else partial(dist.irecv, src=pair[0])
-    outline = outline or _Outline(None, [], [], [])
+    spec = spec or _StateSpec(None, [], [], [])
     packed = torch.empty(sizes[pair[0]], dtype=torch.uint8, device=group.device)
     if is_source:
         packed.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
     with group.convert_errors():
-        _move([_Piece(packed)], move)
+        _move([_Chunk(packed)], move)
     if not is_source:
-        outline = _load(packed.cpu().numpy().tobytes())
-    memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {})
-    pieces = _pieces(outline, memory, group.device, sends=is_source)
+        spec = _load(packed.cpu().numpy().tobytes())
+    memory = _packed(spec) if is_source else _allocate(spec, group.device, targets or {})
+    chunks = _chunks(spec, memory, group.device, sends=is_source)
     is_done = False
     while any(group.gather(int(not is_done))):
         with group.convert_errors():
-            is_done = _move(pieces, move, _ROUND_BYTES if group.world_size > len(pair) else math.inf)
-    return None if is_source else _filled(outline, memory)
+            is_done = _move(chunks, move, _ROUND_BYTES if group.world_size > len(pair) else math.inf)
+    return None if is_source else _unflatten_state(spec, memory)
 
 
-class _Piece(NamedTuple):
+class _Chunk(NamedTuple):
     """Part of the transfer that is sent at once."""
 
     memory: Tensor
@@ -146,20 +146,20 @@ class _Piece(NamedTuple):
     """Size of its memory, if that is not the memory of a tensor of the state."""
 
 
-def _move(pieces: Iterable[_Piece], move: Callable[[Tensor], Any], most_bytes: float = math.inf) -> bool:
-    """Send or receive pieces, some at the same time, and fill their parts.
+def _move(chunks: Iterable[_Chunk], move: Callable[[Tensor], Any], most_bytes: float = math.inf) -> bool:
+    """Send or receive chunks, some at the same time, and fill their parts.
 
     Returns:
-        True if no pieces are left, False if ``most_bytes`` were moved.
+        True if no chunks are left, False if ``most_bytes`` were moved.
     """
-    moving: deque[tuple[_Piece, Any]] = deque()
+    moving: deque[tuple[_Chunk, Any]] = deque()
     moved = temporary = 0
-    for piece in pieces:
-        temporary += piece.temporary_bytes
+    for chunk in chunks:
+        temporary += chunk.temporary_bytes
         while moving and (len(moving) == _AT_ONCE or temporary > _TEMPORARY_BYTES):
             temporary -= _finish(*moving.popleft())
-        moving.append((piece, move(piece.memory)))
-        moved += len(piece.memory)
+        moving.append((chunk, move(chunk.memory)))
+        moved += len(chunk.memory)
         if moved >= most_bytes:
             break
     while moving:
@@ -167,33 +167,33 @@ def _move(pieces: Iterable[_Piece], move: Callable[[Tensor], Any], most_bytes: f
     return moved < most_bytes
 
 
-def _finish(piece: _Piece, work: Any) -> int:
-    """Wait for a piece, fill its parts, and return the bytes that it no longer needs."""
+def _finish(chunk: _Chunk, work: Any) -> int:
+    """Wait for a chunk, fill its parts, and return the bytes that it no longer needs."""
     work.wait()
     start = 0
-    for part in piece.parts:
-        part.copy_(piece.memory[start : start + len(part)])
+    for part in chunk.parts:
+        part.copy_(chunk.memory[start : start + len(part)])
         start += len(part)
-    return piece.temporary_bytes
+    return chunk.temporary_bytes
 
 
-def _pieces(
-    outline: _Outline, memory: Mapping[int, Tensor] | None, device: torch.device, *, sends: bool
-) -> Iterator[_Piece]:
-    """Yield pieces to send or to receive into, of the same sizes in the same order on all ranks.
+def _chunks(
+    spec: _StateSpec, memory: Mapping[int, Tensor] | None, device: torch.device, *, sends: bool
+) -> Iterator[_Chunk]:
+    """Yield chunks to send or to receive into, of the same sizes in the same order on all ranks.
 
     Args:
-        outline: Outline of the state.
+        spec: Structure of the state.
         memory: Number of a tensor → tensor to send or to receive into; None to drop what is received.
         device: Device of the group.
         sends: The tensors are sent, not received.
     """
     small, used = list[Tensor](), 0
-    for number, tensor in enumerate(outline.tensors):
-        if outline.memory_of[number] != number:
+    for number, tensor in enumerate(spec.tensors):
+        if spec.memory_of[number] != number:
             continue
         flat = _flat(tensor if memory is None else memory[number])
-        if len(flat) < _SMALL_BYTES or not outline.on_device[number]:
+        if len(flat) < _SMALL_BYTES or not spec.on_device[number]:
             for part in flat.split(_BUCKET_BYTES):  # type: ignore[no-untyped-call] # torch's
                 if used + len(part) > _BUCKET_BYTES:
                     yield _bucket(small, device, sends=sends)
@@ -201,22 +201,22 @@ def _pieces(
                 small.append(part)
                 used += len(part)
             continue
-        for part in flat.split(_PIECE_BYTES):  # type: ignore[no-untyped-call] # as above
-            # A rank that drops a piece passes it on to others, so pieces in transfer may not share their memory.
-            yield _temporary(torch.empty(len(part), dtype=torch.uint8, device=device)) if part.is_meta else _Piece(part)
+        for part in flat.split(_CHUNK_BYTES):  # type: ignore[no-untyped-call] # as above
+            # A rank that drops a chunk passes it on to others, so chunks in transfer may not share their memory.
+            yield _temporary(torch.empty(len(part), dtype=torch.uint8, device=device)) if part.is_meta else _Chunk(part)
     if small:
         yield _bucket(small, device, sends=sends)
 
 
-def _bucket(parts: Sequence[Tensor], device: torch.device, *, sends: bool) -> _Piece:
-    """Return a piece with the content of the parts, or to receive it."""
+def _bucket(parts: Sequence[Tensor], device: torch.device, *, sends: bool) -> _Chunk:
+    """Return a chunk with the content of the parts, or to receive it."""
     if sends:
         return _temporary(torch.cat([part.to(device) for part in parts]))
     return _temporary(torch.empty(sum(map(len, parts)), dtype=torch.uint8, device=device), parts)
 
 
-def _temporary(memory: Tensor, parts: Sequence[Tensor] = ()) -> _Piece:
-    return _Piece(memory, parts, len(memory))
+def _temporary(memory: Tensor, parts: Sequence[Tensor] = ()) -> _Chunk:
+    return _Chunk(memory, parts, len(memory))
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -224,13 +224,13 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def _outline(state: Any, device: torch.device) -> _Outline:
-    """Return the outline of a state of this rank."""
+def _state_spec(state: Any, device: torch.device) -> _StateSpec:
+    """Return the spec of a state of this rank."""
     tensors: list[Tensor] = []
     _map_leaves(state, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
     first: dict[object, int] = {}
     memory_of = [first.setdefault(_place(tensor), number) for number, tensor in enumerate(tensors)]
-    return _Outline(state, tensors, memory_of, [tensor.device.type == device.type for tensor in tensors])
+    return _StateSpec(state, tensors, memory_of, [tensor.device.type == device.type for tensor in tensors])
 
 
 def _place(tensor: Tensor) -> object:
@@ -239,22 +239,22 @@ def _place(tensor: Tensor) -> object:
     return (tensor.device, address, tensor.dtype, tensor.size(), tensor.stride()) if address else id(tensor)
 
 
-def _packed(outline: _Outline) -> dict[int, Tensor]:
+def _packed(spec: _StateSpec) -> dict[int, Tensor]:
     """Return the tensors of the source; one with gaps, such as a transposed part, is copied."""
     return {
         number: tensor if tensor.stride() == _on_meta(tensor).stride() else torch.empty_like(tensor).copy_(tensor)
-        for number, tensor in enumerate(outline.tensors)
-        if outline.memory_of[number] == number
+        for number, tensor in enumerate(spec.tensors)
+        if spec.memory_of[number] == number
     }
 
 
-def _allocate(outline: _Outline, device: torch.device, targets: Mapping[str, Any]) -> dict[int, Tensor]:
+def _allocate(spec: _StateSpec, device: torch.device, targets: Mapping[str, Any]) -> dict[int, Tensor]:
     """Return tensors to receive into: those of ``targets`` that fit, and new ones."""
-    given = dict(_paired(outline.state, targets))
+    given = dict(_paired(spec.state, targets))
     memory: dict[int, Tensor] = {}
-    for number, tensor in enumerate(outline.tensors):
-        if outline.memory_of[number] == number:
-            place = device if outline.on_device[number] else torch.device("cpu")
+    for number, tensor in enumerate(spec.tensors):
+        if spec.memory_of[number] == number:
+            place = device if spec.on_device[number] else torch.device("cpu")
             target = given.get(id(tensor))
             if target is None or not _fits(target, tensor, place):
                 # empty_like() of a meta tensor imports 500 modules, which takes half a second.
@@ -277,10 +277,10 @@ def _paired(state: Any, targets: Any) -> Iterator[tuple[int, Tensor]]:
             yield from _paired(state[name], targets[name])
 
 
-def _filled(outline: _Outline, memory: Mapping[int, Tensor]) -> Any:
-    """Return the state of an outline with the received tensors in it."""
-    content = {id(outlined): memory[outline.memory_of[number]] for number, outlined in enumerate(outline.tensors)}
-    return _map_leaves(outline.state, lambda leaf: content.get(id(leaf), leaf))
+def _unflatten_state(spec: _StateSpec, memory: Mapping[int, Tensor]) -> Any:
+    """Return the state of a spec with the received tensors in it."""
+    content = {id(meta): memory[spec.memory_of[number]] for number, meta in enumerate(spec.tensors)}
+    return _map_leaves(spec.state, lambda leaf: content.get(id(leaf), leaf))
 
 
 def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -294,8 +294,8 @@ def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def _dump(outline: _Outline) -> bytes:
-    """Return an outline in the file format of ``torch.load``.
+def _dump(spec: _StateSpec) -> bytes:
+    """Return a spec in the file format of ``torch.load``.
 
     The tensors are a list of JSON, because ``weights_only`` takes 0.1 ms for each.
     """
@@ -309,17 +309,17 @@ def _dump(outline: _Outline) -> bytes:
         places.append(place)
         return None
 
-    state = _map_leaves(outline.state, empty)
+    state = _map_leaves(spec.state, empty)
     described = [
         (place, str(tensor.dtype), tensor.size(), _on_meta(tensor).stride(), *others)
-        for place, tensor, *others in zip(places, outline.tensors, outline.memory_of, outline.on_device, strict=True)
+        for place, tensor, *others in zip(places, spec.tensors, spec.memory_of, spec.on_device, strict=True)
     ]
     pickled, file = pickle.dumps((state, json.dumps(described)), _PROTOCOL), io.BytesIO()
     Archive(pickled, []).write_to(file)
     return file.getvalue()
 
 
-def _load(content: bytes) -> _Outline:
+def _load(content: bytes) -> _StateSpec:
     state, described = torch.load(io.BytesIO(content), weights_only=True)
     rows = json.loads(described)
     tensors = {
@@ -328,7 +328,7 @@ def _load(content: bytes) -> _Outline:
     }
     leaves = count()
     state = _map_leaves(state, lambda leaf: tensors.get(next(leaves), leaf))
-    return _Outline(state, [*tensors.values()], [row[-2] for row in rows], [row[-1] for row in rows])
+    return _StateSpec(state, [*tensors.values()], [row[-2] for row in rows], [row[-1] for row in rows])
 
 
 def _on_meta(tensor: Tensor) -> Tensor:

@@ -231,7 +231,7 @@ class ClaimJournal(_Writer):
         storage: ObjectStorage,
         claim: Claim,
         *,
-        unclaimed: Callable[[], Sequence[str]],
+        complete_names: Callable[[], Sequence[str]],
         alarm: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -240,13 +240,13 @@ class ClaimJournal(_Writer):
         Args:
             storage: The objects.
             claim: Token, generation and fence of this writer.
-            unclaimed: Returns the names of complete checkpoints in a store without a journal.
+            complete_names: Returns the names of complete checkpoints in a store without a journal.
             alarm: Receives a sentence if the store has no conditional writes.
             clock: Clock, in seconds since the Unix epoch.
         """
         super().__init__(claim, storage.url, f"the folder {storage.url}/{FOLDER}", clock)
         self._storage = storage
-        self._unclaimed = unclaimed
+        self._complete_names = complete_names
         self._alarm = alarm
         self.is_conditional: bool | None = None
         """True if the store has conditional writes; None before the first claim."""
@@ -266,7 +266,7 @@ class ClaimJournal(_Writer):
             number, standing = read_record(self._storage)
             if standing is not None and self._is_before(standing.claim):
                 raise self._stale(standing.claim)
-            published = tuple(self._unclaimed()) if standing is None else standing.checkpoints
+            published = tuple(self._complete_names()) if standing is None else standing.checkpoints
             if self._add(number + 1, Record(self._own, published)):
                 self._taken = True
                 return published

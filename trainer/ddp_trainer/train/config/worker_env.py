@@ -1,4 +1,4 @@
-"""Environment variables that the launcher sets for a worker; :meth:`Environment.from_environ` reads them."""
+"""Environment variables that the launcher sets for a worker; :meth:`Environment.from_env` reads them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Environment:
     """Variables that select GPUs, and ``PATH``, in which ``nvidia-smi`` is searched."""
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> Environment:
+    def from_env(cls, environ: Mapping[str, str]) -> Environment:
         """Read the variables of torchrun and of ``ddp-launch``.
 
         Raises:

@@ -147,7 +147,7 @@ class BlockOrder:
     def samples_at(self, positions: Tensor) -> Tensor:
         """Return the samples at these positions of the sequence, int64 in the shape of ``positions``."""
         numbers = torch.searchsorted(self.ends, positions, right=True)
-        return self._shifts(numbers) + positions
+        return self._offsets(numbers) + positions
 
     def runs(self, positions: range) -> Iterator[tuple[int, int]]:
         """Yield the first sample and the number of samples of each block at adjacent positions."""
@@ -155,10 +155,10 @@ class BlockOrder:
         number = torch.searchsorted(self.ends, at, right=True)
         while at < positions.stop:
             stop = min(int(self.ends[number]), positions.stop)
-            yield int(self._shifts(number)) + at, stop - at
+            yield int(self._offsets(number)) + at, stop - at
             at, number = stop, number + 1
 
-    def _shifts(self, numbers: Tensor) -> Tensor:
+    def _offsets(self, numbers: Tensor) -> Tensor:
         """Return the difference between a sample and its position, for the blocks of these numbers."""
         return self.starts[numbers] - torch.where(numbers > 0, self.ends[numbers - 1], 0)
 

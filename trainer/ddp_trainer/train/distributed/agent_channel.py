@@ -49,7 +49,7 @@ class Control:
         threading.Thread(target=self._listen, name="ddp-control", daemon=True).start()
 
     @classmethod
-    def from_environ(cls, environ: MutableMapping[str, str]) -> Control | None:
+    def from_env(cls, environ: MutableMapping[str, str]) -> Control | None:
         """Return the channel that the launcher opened for this process, or None."""
         number = environ.pop(Env.CHANNEL, "")
         if number.isdecimal():
@@ -126,7 +126,7 @@ class Control:
             return None
         self.stands_by = False
         self._environ.update(begin.environment)
-        return Environment.from_environ(self._environ)
+        return Environment.from_env(self._environ)
 
     def end(self) -> None:
         """Stop waiting for groups and joining them, because this process must exit. Any thread may call this."""

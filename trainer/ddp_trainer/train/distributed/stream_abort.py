@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.lint import variables_against_survival
+from ddp_trainer.common.lint import async_error_handling_overrides
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
 """Variables that, set to 0, stop torch's watchdog from ending this process or destroying groups during the abort."""
@@ -78,7 +78,7 @@ class Streams:
         """
         if environ.get(Env.ON_HANG) != "act":
             return "the launcher does not end hanging ranks (--on-hang act)"
-        for name in variables_against_survival(environ):
+        for name in async_error_handling_overrides(environ):
             return f"torch's watchdog ends the process with {name}={environ[name]}"
         for name in _WATCHDOG:
             if environ.setdefault(name, "0").strip() != "0":

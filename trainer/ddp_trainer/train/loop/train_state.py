@@ -206,7 +206,7 @@ class TrainState:
             optimizer.load_state_dict(state["optimizer"])
             return state
         if sharded is None:
-            return load_whole_state(checkpoint, model, optimizer)
+            return load_full_state(checkpoint, model, optimizer)
         state = unpack(checkpoint)
         sharded.load_weights(model, state["model"])
         optimizer.load_state_dict(sharded.optimizer_state(optimizer.optimizer, state["optimizer"]))
@@ -238,7 +238,7 @@ class TrainState:
                 self.context.process.progress.log_message(sentence)
 
 
-def load_whole_state(checkpoint: Checkpoint, model: nn.Module, optimizer: OptimizerWrapper) -> dict[str, Any]:
+def load_full_state(checkpoint: Checkpoint, model: nn.Module, optimizer: OptimizerWrapper) -> dict[str, Any]:
     """Restore a model and its optimizer that are whole on this rank, and return the state that contained them."""
     thread = None
     if checkpoint.directory is not None and not checkpoint.is_verified:

@@ -121,7 +121,7 @@ class ElasticState:
             demand = self._require_same_run
             receive = Receive(is_wanted=self._has_place(), targets=self._targets)
             checkpoint, is_durable = find_state(
-                group, held, own=self._own_state, receive=receive, newest=newest, demand=demand
+                group, held, own=self._local_checkpoint, receive=receive, newest=newest, demand=demand
             )
         else:
             saver.open(None)
@@ -221,7 +221,7 @@ class ElasticState:
         saver.saved_step = self.state.step
         return restored
 
-    def _own_state(self) -> Checkpoint:
+    def _local_checkpoint(self) -> Checkpoint:
         return Checkpoint(self.state.manifest(), state=self.state.state_dict())
 
     def _has_place(self) -> bool:

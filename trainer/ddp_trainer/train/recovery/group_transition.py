@@ -117,7 +117,7 @@ class GroupTransition:
         Returns:
             The environment; None if a standby process receives a stop request.
         """
-        startup_times.reached(StartupPhase.IMPORTS)
+        startup_times.end_phase(StartupPhase.IMPORTS)
         if self._control is None or not self._control.stands_by:
             return env
         self._control.report_standby()
@@ -147,7 +147,7 @@ class GroupTransition:
             if control is not None and control.is_called_off:
                 raise GroupEnded("The meeting of the ranks was called off.") from err
             raise
-        startup_times.reached(StartupPhase.RENDEZVOUS)
+        startup_times.end_phase(StartupPhase.RENDEZVOUS)
         self._set_reusable(able=self._group.can_survive_group_end)
         return self._group
 

@@ -24,32 +24,32 @@ from ddp_trainer.train.utils.errors import (
     ConditionUnsupported,
     ObjectExists,
     ObjectMissing,
+    StorageConfigError,
     StorageError,
     StorageFull,
-    StorageRefused,
     StorageUnavailable,
 )
 from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
-_ANSWERS: Final[Sequence[tuple[type[StorageError], str, str, str]]] = (
-    (StorageRefused, "RequestTimeTooSkewed RequestExpired",
+_RESPONSES: Final[Sequence[tuple[type[StorageError], str, str, str]]] = (
+    (StorageConfigError, "RequestTimeTooSkewed RequestExpired",
      "{url} refuses to {what}, because this machine's clock differs from the store's ({code}).",
      "Set the clock of this machine, for example by NTP."),
-    (StorageRefused, "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException 301 307",
+    (StorageConfigError, "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException 301 307",
      "The bucket of {url} is in another region ({answer}).", "Set AWS_REGION to {region}."),
-    (StorageRefused, ("InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken TokenRefreshRequired 401 "
+    (StorageConfigError, ("InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken TokenRefreshRequired 401 "
      "InvalidSecurity AuthFailure"), "{url} rejects the credentials ({answer}).", "{credentials_hint}"),
     (StorageFull, ("QuotaExceeded ServiceQuotaExceededException EntityTooLarge StorageFull XMinioStorageFull 413 507 "
      "InsufficientStorage"), "{url} is full ({answer}).", "Free space, or raise the quota."),
     (ObjectExists, "PreconditionFailed 412", "{url} already has the object: {what}.", ""),
     (ConditionUnsupported, "NotImplemented 501", "{url} does not support the request to {what} ({answer}).", ""),
-    (StorageRefused, "NoSuchBucket", "There is no bucket {bucket!r} ({answer}).", "Create it, or correct {url}."),
+    (StorageConfigError, "NoSuchBucket", "There is no bucket {bucket!r} ({answer}).", "Create it, or correct {url}."),
     # May pass. A body that was damaged on the way is sent again.
     (StorageUnavailable, ("SlowDown RequestTimeout RequestTimeoutException OperationAborted ConditionalRequestConflict "
      "BadDigest IncompleteBody XAmzContentSHA256Mismatch Throttling TooManyRequests 408 409 429 5xx"),
      "{url} failed to {what} ({answer}).", ""),
     (ObjectMissing, "404 NoSuchKey NoSuchUpload", "{url} does not have the object: {what}.", ""),
-    (StorageRefused, "AccessDenied 403", "{url} denies to {what} ({answer}).",
+    (StorageConfigError, "AccessDenied 403", "{url} denies to {what} ({answer}).",
      "Allow these credentials to list the bucket, and to get, put and delete objects."),
 )  # fmt: skip
 """Kind of error, codes and HTTP status of the answers, sentence, hint. The first that fits counts."""
@@ -63,8 +63,8 @@ _NO_CREDENTIALS_TYPES: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """What a store answered, or how the request ended without an answer."""
+class _StoreResponse:
+    """Response of a store, as its client reports it in an error."""
 
     code: str = ""
     status: int = 0
@@ -80,17 +80,17 @@ def as_storage_error(err: Exception, url: StorageUrl, what: str) -> StorageError
         url: Prefix that the request was for.
         what: The request, for example "write manifest.json".
     """
-    chain = list(_causes(err))
+    chain = list(_exception_chain(err))
     names = {base.__name__ for error in chain for base in type(error).__mro__}
     if names & _NO_CREDENTIALS_TYPES:
-        return StorageRefused(f"There are no credentials for {url}.", hint=_credentials_hint(url))
-    answer = next(filter(None, map(_answer, chain)), None)
+        return StorageConfigError(f"There are no credentials for {url}.", hint=_credentials_hint(url))
+    answer = next(filter(None, map(_response_of, chain)), None)
     if answer is not None:
-        return _of_answer(answer, url, what)
-    return _of_exceptions(chain, names, url, what)
+        return _error_of_response(answer, url, what)
+    return _error_of_exceptions(chain, names, url, what)
 
 
-def _of_exceptions(chain: Sequence[BaseException], names: set[str], url: StorageUrl, what: str) -> StorageError:
+def _error_of_exceptions(chain: Sequence[BaseException], names: set[str], url: StorageUrl, what: str) -> StorageError:
     if any(isinstance(error, FileExistsError) for error in chain):
         return ObjectExists(f"{url} already has the object: {what}.")
     if any(isinstance(error, FileNotFoundError) for error in chain):
@@ -104,7 +104,7 @@ def _of_exceptions(chain: Sequence[BaseException], names: set[str], url: Storage
     return StorageError(f"{url} failed to {what} ({why}).")
 
 
-def _of_answer(answer: _Answer, url: StorageUrl, what: str) -> StorageError:
+def _error_of_response(answer: _StoreResponse, url: StorageUrl, what: str) -> StorageError:
     words = asdict(answer) | {"url": url, "bucket": url.bucket, "what": what}
     words["answer"] = f"{answer.code or answer.status}: {answer.text}".rstrip(". ")
     words["region"] = answer.region or "the region of the bucket"
@@ -112,7 +112,7 @@ def _of_answer(answer: _Answer, url: StorageUrl, what: str) -> StorageError:
     codes = {answer.code, str(answer.status), f"{answer.status // 100}xx"}
     if answer.status == 400 and answer.region:
         codes.add("PermanentRedirect")
-    for kind, known, sentence, hint in _ANSWERS:
+    for kind, known, sentence, hint in _RESPONSES:
         if codes & set(known.split()):
             return kind(sentence.format(**words), hint=hint.format(**words))
     return StorageError("{url} failed to {what} ({answer}).".format(**words))
@@ -124,20 +124,20 @@ def _credentials_hint(url: StorageUrl) -> str:
     return "Set GOOGLE_APPLICATION_CREDENTIALS, or give the pod a service account."
 
 
-def _answer(err: BaseException) -> _Answer | None:
+def _response_of(err: BaseException) -> _StoreResponse | None:
     response: Any = getattr(err, "response", None)
     if isinstance(response, dict) and "Error" in response:  # botocore's ClientError
         error, meta = response["Error"], response.get("ResponseMetadata", {})
         region = error.get("Region") or meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
         status = int(meta.get("HTTPStatusCode", 0))
-        return _Answer(str(error.get("Code", "")), status, str(error.get("Message", "")), str(region))
+        return _StoreResponse(str(error.get("Code", "")), status, str(error.get("Message", "")), str(region))
     code: Any = getattr(err, "code", None)
     if type(err).__name__ == "HttpError" and code is not None:  # gcsfs
-        return _Answer("", int(code), str(getattr(err, "message", err)))
+        return _StoreResponse("", int(code), str(getattr(err, "message", err)))
     return None
 
 
-def _causes(err: BaseException) -> Iterator[BaseException]:
+def _exception_chain(err: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = err
     while seen is not None:
         yield seen
@@ -372,7 +372,7 @@ def open_storage(url: str | Path) -> ObjectStorage:
 
     Raises:
         BadConfig: The URL is not valid.
-        StorageRefused: The package of the store is not installed.
+        StorageConfigError: The package of the store is not installed.
     """
     place = parse_location(url) if isinstance(url, str) else url
     client = importlib.import_module(require_client(place))
@@ -389,12 +389,12 @@ def require_client(place: Path | StorageUrl) -> str:
     """Return the package that reads a place, which is installed; it is not imported.
 
     Raises:
-        StorageRefused: The package is not installed.
+        StorageConfigError: The package is not installed.
     """
     extra = place.scheme if isinstance(place, StorageUrl) else "s3"
     package = STORE_CLIENTS[place.scheme] if isinstance(place, StorageUrl) else "fsspec"
     if importlib.util.find_spec(package) is None:
-        raise StorageRefused(
+        raise StorageConfigError(
             f"{place} needs {package}, which is not installed.", hint=f"Run pip install 'kubectl-ddp[{extra}]'."
         )
     return package

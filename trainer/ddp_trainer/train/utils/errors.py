@@ -22,7 +22,7 @@
     │  ├─ ObjectMissing         1   there is no such object
     │  ├─ ObjectExists          1   a conditional write found an object
     │  ├─ ConditionUnsupported  1   it has no conditional writes
-    │  └─ StorageRefused        2   package, credentials, region, bucket, permission or clock
+    │  └─ StorageConfigError    2   package, credentials, region, bucket, permission or clock
     ├─ StaleGeneration        172   a newer worker group owns the checkpoint directory
     └─ InvalidLease             2   the claim on the checkpoint directory cannot be parsed
 
@@ -155,7 +155,7 @@ class ConditionUnsupported(StorageError):
     """An object store does not support conditional writes."""
 
 
-class StorageRefused(StorageError):
+class StorageConfigError(StorageError):
     """An object store cannot be used as configured. A package, credentials, region, bucket or permission is wrong."""
 
     exit_code = Exit.USAGE

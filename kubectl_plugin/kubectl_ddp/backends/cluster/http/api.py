@@ -32,7 +32,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, cal
 from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.bounded_response import ResponseLimits, ResponseRefused, check_encoding, read_response
+from kubectl_ddp.util.bounded_response import ResponseLimits, ResponseRejected, check_encoding, read_response
 from kubectl_ddp.util.concurrency import Future
 from kubectl_ddp.util.process import at_rest
 from kubectl_ddp.version import version
@@ -67,7 +67,7 @@ def send(
     Raises:
         ProtocolError: If the connection ended within the response, or the response is damaged.
         HTTPError: If the server cannot be reached, or does not answer in time.
-        ResponseRefused: If the response exceeds the limits.
+        ResponseRejected: If the response exceeds the limits.
     """
     response = pool.request(
         method,
@@ -385,7 +385,7 @@ class Api:
                     streams=streams,
                     limits=limits,
                 )
-            except ResponseRefused as error:
+            except ResponseRejected as error:
                 raise Unreachable(
                     f"The answer of {to.server}{path} {error}.", hint="Check what serves it, and any proxy on the way."
                 ) from error

@@ -37,7 +37,7 @@ from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, OWN, Right, permissions_t
 from kubectl_ddp.render.choose import GANG_KINDS
 from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.util.bounded_response import API_DOCUMENT
-from kubectl_ddp.util.concurrency import Future, map_concurrently, run_concurrently
+from kubectl_ddp.util.concurrency import Future, map_in_threads, run_in_threads
 from kubectl_ddp.values.program import Gang
 
 AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
@@ -69,7 +69,7 @@ def missing_rights(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Ri
     lacking = {right for right in wanted if right.where == OWN and not any(_rule_allows(rule, right) for rule in rules)}
     is_complete = not review["status"].get("incomplete")
     open_ = [right for right in wanted if right.where != OWN or (right in lacking and not is_complete)]
-    allowed = map_concurrently(lambda right: _may(api, namespace, right), open_)
+    allowed = map_in_threads(lambda right: _may(api, namespace, right), open_)
     granted = {right for right, may in zip(open_, allowed, strict=True) if may}
     return [right for right in wanted if right not in granted and (right in lacking or right.where != OWN)]
 
@@ -143,8 +143,8 @@ def detect_features(api: Api, discovery: Discovery, namespace: str, engines: lis
     """Return the optional features of a cluster that serves ``engines``."""
     gangs = _served_gangs(discovery)
     candidates = [ENGINES[name] for name in engines] if Gang.NATIVE in gangs else []
-    actions, gates = run_concurrently(partial(_restart_actions, api, namespace), partial(_configured_gates, api))
-    passed = map_concurrently(partial(passes_scheduling_group, api), candidates)
+    actions, gates = run_in_threads(partial(_restart_actions, api, namespace), partial(_configured_gates, api))
+    passed = map_in_threads(partial(passes_scheduling_group, api), candidates)
     native = [engine.name for engine, passes in zip(candidates, passed, strict=True) if passes is True]
     return ClusterFeatures(gangs=gangs, native_engines=native, restart_actions=actions, gates=gates)
 

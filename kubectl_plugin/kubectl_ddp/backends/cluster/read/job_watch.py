@@ -59,7 +59,7 @@ def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None
     for thread in threads:
         thread.start()
     try:
-        with stop.wake_on_stop(lambda: changes.put(None)):
+        with stop.call_on_stop(lambda: changes.put(None)):
             while not stop.is_requested:
                 found = [item for item in jobs.objects() if item["metadata"]["uid"] == job["metadata"]["uid"]]
                 if not found:

@@ -21,7 +21,7 @@ from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageEr
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot, epoch, timestamp
-from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads, run_in_threads
 from kubectl_ddp.util.process import location_flags, program
 
 METADATA: Final = (
@@ -109,7 +109,7 @@ def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
     others = [other for item in jobs if (other := str(item["metadata"]["name"])).startswith(f"{name}-")]
 
     def select_event(event: Object) -> Object | None:
-        is_related = last_timestamp(event) >= str(metadata["creationTimestamp"]) and _involves_job(event, name, others)
+        is_related = last_timestamp(event) >= str(metadata["creationTimestamp"]) and _is_job_event(event, name, others)
         return without_managers(event) if is_related else None
 
     events, _ = api.items(collection("v1", "events", metadata["namespace"]), reduce=select_event)
@@ -151,7 +151,7 @@ def last_timestamp(event: Object) -> str:
     return timestamp(epoch(next((str(time) for time in times if time), None))) or ""
 
 
-def _involves_job(event: Object, name: str, longer_names: Sequence[str]) -> bool:
+def _is_job_event(event: Object, name: str, longer_names: Sequence[str]) -> bool:
     involved = event.get("involvedObject") or {}
     object_name = str(involved.get("name", ""))
     if involved.get("kind") == "Workload":  # Kueue's, as in pytorchjob-digits-1a2b3
@@ -229,8 +229,8 @@ class Jobs:
 
         Raises the error of the first forbidden kind if the others have no job.
         """
-        answers, rootless = run_concurrently(
-            lambda: map_concurrently(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()]),
+        answers, rootless = run_in_threads(
+            lambda: map_in_threads(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()]),
             lambda: self._without_root(namespace),
         )
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
@@ -262,7 +262,7 @@ class Jobs:
 
     def named(self, name: str) -> Object:
         """Return the root object of a job. Raises NotFound."""
-        answers = map_concurrently(lambda kind: self._fetch(kind, name), [*ENGINES.values()])
+        answers = map_in_threads(lambda kind: self._fetch(kind, name), [*ENGINES.values()])
         job = next((answer for answer in answers if isinstance(answer, dict)), None)
         if job is not None:
             return job
@@ -336,7 +336,7 @@ def find_name_conflict(api: Api, namespace: str, job: Object) -> Object | None:
         return found if _is_managed_root(found) else None
 
     return next(
-        filter(None, map_concurrently(find, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
+        filter(None, map_in_threads(find, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
     )
 
 

@@ -10,7 +10,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import Place, owner_of, positions_from_api, queued, queues_of
 from kubectl_ddp.kube.objects import Object, Queued
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 VISIBILITY: Final = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")
 WORKLOADS: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
@@ -38,7 +38,7 @@ def queue_positions(api: Api, jobs: Iterable[Object]) -> dict[str, int]:
     One request is sent per queue, and none if no job waits.
     """
     found: dict[str, int] = {}
-    for answer in map_concurrently(lambda place: _positions_in(api, place), queues_of(jobs)):
+    for answer in map_in_threads(lambda place: _positions_in(api, place), queues_of(jobs)):
         found |= answer
     return found
 

@@ -130,7 +130,7 @@ class PodLogs:
         known, again = self._last, self._given_at_last
         response = self._api.stream(f"{self._path}/log", silence_seconds=SILENCE_SECONDS, **query)
         try:
-            with self._stop.wake_on_stop(lambda: cut(response)):
+            with self._stop.call_on_stop(lambda: cut(response)):
                 for raw in lines(response, MOST_LINE_BYTES):
                     moment, text = self._timed(raw.decode(errors="replace"))
                     if moment < known:

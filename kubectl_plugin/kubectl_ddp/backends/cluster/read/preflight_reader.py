@@ -30,7 +30,7 @@ from kubectl_ddp.preflight.model import PreflightFacts, Subject, Unknown
 from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.rules import is_kueue_managed
-from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads, run_in_threads
 from kubectl_ddp.values.program import Gang
 
 KUEUE: Final = "kueue.x-k8s.io"
@@ -76,7 +76,7 @@ class PreflightReader:
     def facts(self) -> PreflightFacts:
         """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
         queries = self._queries()
-        facts = dict(zip(queries, run_concurrently(*queries.values()), strict=True))
+        facts = dict(zip(queries, run_in_threads(*queries.values()), strict=True))
         facts["grows"] = self._can_scale_up(facts.pop("autoscaler"), facts["nodes"])
         self._add_pull_secrets(facts)
         if lacking := facts["rights"]:
@@ -141,7 +141,7 @@ class PreflightReader:
     def _named(self, plural: str, names: Iterable[str]) -> dict[str, Object | None]:
         wanted = list(names)
         return dict(
-            zip(wanted, map_concurrently(lambda name: self._get(self._in("v1", plural, name)), wanted), strict=True)
+            zip(wanted, map_in_threads(lambda name: self._get(self._in("v1", plural, name)), wanted), strict=True)
         )
 
     def _entries(self, plural: str, names: Iterable[str]) -> dict[str, frozenset[str] | None]:
@@ -206,7 +206,7 @@ class PreflightReader:
         """Dry-run the pods, and if thorough every object; return the reasons of rejections."""
         pods = (("worker", self.subject.worker), ("store", self.subject.store))
         items = [_pod(self.subject, role, template) for role, template in pods if template]
-        answers = map_concurrently(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
+        answers = map_in_threads(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
         if self.subject.store and answers[1] and answers[1] == str(answers[0]).replace(_PODS, _STORE_POD):
             answers[1] = ""  # one reason for both
         if unread := [answer for answer in answers if isinstance(answer, Unknown)]:
@@ -284,10 +284,10 @@ def _keys(item: Object) -> frozenset[str]:
 def unknown_if_forbidden(question: Question) -> Question:
     """Wrap a function so that it returns Unknown instead of raising Forbidden or NotServed."""
 
-    def answer_or_unknown() -> Any:
+    def result_or_unknown() -> Any:
         try:
             return question()
         except (Forbidden, NotServed) as refusal:
             return Unknown(refusal.message)
 
-    return answer_or_unknown
+    return result_or_unknown

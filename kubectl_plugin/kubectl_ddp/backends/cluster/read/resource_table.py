@@ -18,7 +18,7 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
-from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.concurrency import map_in_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def related_objects(api: Api, namespace: str, engine: str, kinds: Collection[Rel
     answers = dict(
         zip(
             selected,
-            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), selected),
+            map_in_threads(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), selected),
             strict=True,
         )
     )

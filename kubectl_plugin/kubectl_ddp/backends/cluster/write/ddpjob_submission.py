@@ -192,7 +192,7 @@ class DDPJobSubmission:
                 return True
             if valid.get("status") == "False":
                 raise UsageError(str(valid.get("message")))
-            if count >= ANSWER_TRIES and not found.get("status") and self._delete_if_unseen(found):
+            if count >= ANSWER_TRIES and not found.get("status") and self._delete_if_not_observed(found):
                 return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
@@ -200,7 +200,7 @@ class DDPJobSubmission:
             hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
         )
 
-    def _delete_if_unseen(self, job: Object) -> bool:
+    def _delete_if_not_observed(self, job: Object) -> bool:
         """Delete a DDPJob that no controller has seen, with its code. Returns false if it stays."""
         if not self._may_create_objects():
             return False

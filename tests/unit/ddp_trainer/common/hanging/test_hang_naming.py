@@ -151,7 +151,7 @@ def test_ranks_without_progress_and_gpus_behind_their_hosts_are_named(
 def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
     """A rank that has waited in ``init_process_group`` for some time."""
     start = {"sequence": -1, "collectives": (), "limit": None, "notice": 20.0, "waits_in": "init_process_group"}
-    return waiting(rank, **start, stage=Stage.MEETING, seconds=seconds, world=world)
+    return waiting(rank, **start, stage=Stage.INIT, seconds=seconds, world=world)
 
 
 def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:

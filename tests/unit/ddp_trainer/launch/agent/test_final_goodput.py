@@ -72,7 +72,7 @@ def test_an_account_is_read_back_and_an_invalid_one_is_none() -> None:
 def test_only_pods_of_the_first_group_report_the_start_of_the_job(groups: int, number: int, *, is_known: bool) -> None:
     moments = LifecycleTimes()
     for _ in range(groups):
-        moments.reached(LifecycleEvent.FORMED)
+        moments.record_event(LifecycleEvent.FORMED)
     core = SimpleNamespace(generation=SimpleNamespace(number=number))
     setup: Any = SimpleNamespace(core=core, recorder=SimpleNamespace(startup=lambda: {"began": LAUNCHED}))
     assert job_startup(setup, moments) == ({"startup": {"began": LAUNCHED}} if is_known else {})

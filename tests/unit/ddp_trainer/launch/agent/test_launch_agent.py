@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env, FailureReason, File, RestartCause
-from ddp_trainer.launch.agent.predecessor import Predecessor
+from ddp_trainer.launch.agent.previous_launcher import PreviousLauncher
 from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.recorder import AgentRecorder
@@ -89,14 +89,14 @@ def test_a_crash_is_described_by_the_place_that_the_launcher_had_and_reported_on
     file = LauncherRecordFile(environ)
     file.write(LauncherRecord(run_id="run", has_joined=True, generation=4, first_rank=6, crashes=1))
     assert file.record_crash(139, 50.0)
-    later = Predecessor("worker-3", environ, is_recorded=True)
+    later = PreviousLauncher("worker-3", environ, is_recorded=True)
     crash = later.crash
     found = (crash.generation, crash.rank, crash.node, crash.host, crash.exit_code, crash.timestamp)
     assert found == (4, 6, "worker-3", "node-a", 139, 50.0)
     later.report(journal)
-    later.store_reached()
+    later.clear_crash()
     for _ in range(2):
-        later.group_formed(a_place(), journal)
+        later.record_place(a_place(), journal)
     assert journal.messages == [(FailureReason.LAUNCHER_CRASH, 6, 50.0), RestartCause.FAILURE]
     group = {"generation": 1, "first_rank": 0, "crashes": 2}
     assert file.read() == LauncherRecord(run_id="run", has_joined=True, crashed_at=50.0, **group)
@@ -110,21 +110,21 @@ def test_a_crash_is_reported_by_a_later_launcher_if_none_has_reached_the_store_b
     file.write(LauncherRecord(run_id="run", has_joined=True))
     assert file.record_crash(137, 50.0)
     assert not file.record_crash(139, 60.0)
-    assert Predecessor("worker-0", environ, is_recorded=True).crash.exit_code == 137
+    assert PreviousLauncher("worker-0", environ, is_recorded=True).crash.exit_code == 137
 
 
 def test_a_crash_counts_from_the_first_group_on_and_not_of_a_spare(tmp_path: Path) -> None:
     file = LauncherRecordFile(of_pod(tmp_path))
-    launcher = Predecessor("worker-0", of_pod(tmp_path), is_recorded=True)
-    launcher.store_reached()
+    launcher = PreviousLauncher("worker-0", of_pod(tmp_path), is_recorded=True)
+    launcher.clear_crash()
     assert not file.record_crash(137, 50.0)
-    launcher.group_formed(a_place(), Journal())
+    launcher.record_place(a_place(), Journal())
     assert file.record_crash(137, 60.0)
-    Predecessor("worker-0", of_pod(tmp_path), is_recorded=True).store_reached()
+    PreviousLauncher("worker-0", of_pod(tmp_path), is_recorded=True).clear_crash()
     assert not file.record_crash(137, 70.0)
-    assert Predecessor("worker-0", of_pod(tmp_path), is_recorded=True).crash is None
+    assert PreviousLauncher("worker-0", of_pod(tmp_path), is_recorded=True).crash is None
 
 
 def test_a_launcher_that_is_not_restarted_leaves_no_record(tmp_path: Path) -> None:
-    Predecessor("worker-0", of_pod(tmp_path), is_recorded=False).group_formed(a_place(), Journal())
+    PreviousLauncher("worker-0", of_pod(tmp_path), is_recorded=False).record_place(a_place(), Journal())
     assert list(tmp_path.iterdir()) == []

@@ -51,7 +51,7 @@ def test_gpus_are_probed_before_this_node_joins_again() -> None:
     assert core.initial_messages("10.0.0.7")[1:] == [messages.Failed(failure=ECC)]  # and of no node that joins
     assert core.on_message(messages.Prepare()) == []
     assert core.on_message(messages.Start(assignment=core.generation)) == []  # type: ignore[arg-type] # there is one
-    assert core.on_gpus_probed("") == [Rejoin()]
+    assert core.on_probe_result("") == [Rejoin()]
     assert core.join(5001)[-1] == Send(messages.Join(port=5001, is_prepared=False))
 
 
@@ -61,7 +61,7 @@ def test_workers_that_have_stayed_end_first() -> None:
         core.set_reusable(local_rank)
     core.left(0, None)
     assert ProbeGpus() in core.on_worker_exit(1, ECC)
-    actions = core.on_gpus_probed(TROUBLE)
+    actions = core.on_probe_result(TROUBLE)
     assert SignalWorkers(signal.SIGTERM) in actions
     assert not any(isinstance(action, Finish) for action in actions)
     assert core.on_worker_exit(0, None)[-1].code == Exit.GPU_FAULT
@@ -74,7 +74,7 @@ def test_others_do_not_wait_for_a_node_that_checks_its_gpus() -> None:
     core.on_worker_exit(0, None)
     assert core.on_worker_exit(1, ECC)[-2:] == [Send(messages.StandBy(generation=4)), ProbeGpus()]
     assert core.initial_messages("10.0.0.7")[1:] == [messages.Failed(failure=ECC), messages.StandBy(generation=4)]
-    assert PrepareWorkers() in core.on_gpus_probed("")
+    assert PrepareWorkers() in core.on_probe_result("")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_
 def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:
     core = probing()
     assert core.on_signal(signal.SIGTERM)[-1] == Finish(Exit.TERMINATED)
-    assert core.on_gpus_probed(TROUBLE) == []
+    assert core.on_probe_result(TROUBLE) == []
     core = probing()
     assert core.on_message(messages.Over(verdict=messages.Verdict.FAILED, exit_code=93))[-1].code == 93
     assert core.state is State.OVER
@@ -141,6 +141,6 @@ def test_a_container_that_follows_one_with_a_fault_probes_first() -> None:
     fresh = [an_agent() for _ in range(3)]
     assert fresh[0].begin(prepares=False, is_suspect=False) == [Rejoin()]
     assert fresh[1].begin(prepares=True, is_suspect=True) == [ProbeGpus()]
-    assert PrepareWorkers() in fresh[1].on_gpus_probed("")
+    assert PrepareWorkers() in fresh[1].on_probe_result("")
     fresh[2].begin(prepares=True, is_suspect=True)
-    assert fresh[2].on_gpus_probed(TROUBLE)[-1] == Finish(Exit.GPU_FAULT, TROUBLE)
+    assert fresh[2].on_probe_result(TROUBLE)[-1] == Finish(Exit.GPU_FAULT, TROUBLE)

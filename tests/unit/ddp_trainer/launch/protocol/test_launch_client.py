@@ -17,7 +17,7 @@ from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.client import TcpLink
-from ddp_trainer.launch.rendezvous.store import MOST_FAILED_TICKS, Store
+from ddp_trainer.launch.rendezvous.store import MOST_FAILED_RECONCILES, Store
 from ddp_trainer.net.handshake import ServerHandshake
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -193,19 +193,19 @@ async def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(m
 
 
 async def test_a_store_gives_up_when_every_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks: list[float] = []
+    calls: list[float] = []
 
     def fail() -> None:
-        ticks.append(asyncio.get_running_loop().time())
+        calls.append(asyncio.get_running_loop().time())
         raise ValueError("a broken step")
 
     with contextlib.closing(a_store()) as store:
-        monkeypatch.setattr(store.membership, "tick", fail)
+        monkeypatch.setattr(store.membership, "reconcile", fail)
         monkeypatch.setattr(store.membership, "deadline", lambda: 0.0)
-        monkeypatch.setattr("ddp_trainer.launch.rendezvous.store.FAILED_TICK_SECONDS", 0.02)
+        monkeypatch.setattr("ddp_trainer.launch.rendezvous.store.FAILED_RECONCILE_SECONDS", 0.02)
         store.listen("127.0.0.1", 0)
-        store._schedule_tick()
+        store._schedule_reconcile()
         await asyncio.wait_for(store.finished.wait(), 10)
         assert store.failure == "ValueError('a broken step')"
-    assert len(ticks) == MOST_FAILED_TICKS
-    assert min(later - sooner for sooner, later in itertools.pairwise(ticks)) > 0.015
+    assert len(calls) == MOST_FAILED_RECONCILES
+    assert min(later - sooner for sooner, later in itertools.pairwise(calls)) > 0.015

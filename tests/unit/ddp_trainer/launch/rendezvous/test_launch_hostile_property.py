@@ -92,7 +92,7 @@ def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: messa
             honest[peer % 2].mark_disconnected()
             run.reconnect(honest[peer % 2])
         case _:
-            run.membership.handle_and_tick(peer, step)
+            run.membership.handle_and_reconcile(peer, step)
 
 
 @given(STEPS)

@@ -84,7 +84,7 @@ def test_newcomers_that_come_close_together_cost_one_restart() -> None:
 def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
     run, (old,) = SimulatedRun.of(a_policy(1, 8), 0)
     run.wait(3)
-    run.membership.handle_and_tick(run.agent(1).connect().peer, messages.Join(port=30001, is_prepared=True))
+    run.membership.handle_and_reconcile(run.agent(1).connect().peer, messages.Join(port=30001, is_prepared=True))
     assert old.asked_to_stop == messages.Stop(graceful=True)
 
 
@@ -93,7 +93,7 @@ def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None
     second.leave()
     first.join()
     assert first.runs is None
-    run.membership.handle_and_tick(second.peer, messages.Leave(has_left=True))
+    run.membership.handle_and_reconcile(second.peer, messages.Leave(has_left=True))
     assert first.runs == 2
     assert run.starts[-1].restarts == {"resize": 1}
 

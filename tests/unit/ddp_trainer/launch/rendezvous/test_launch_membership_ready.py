@@ -79,9 +79,9 @@ def test_the_first_group_forms_while_its_nodes_import() -> None:
 def test_nodes_outside_of_the_group_get_the_imports_of_its_workers_from_node_0() -> None:
     run, (first, second, spare) = SimulatedRun.of(a_policy(1, 2), 0, 1, 2)
     known = WorkerImports(modules=("torch", "torch._dynamo"))
-    run.membership.handle_and_tick(second.peer, known)
+    run.membership.handle_and_reconcile(second.peer, known)
     assert known not in spare.heard
-    run.membership.handle_and_tick(first.peer, known)
+    run.membership.handle_and_reconcile(first.peer, known)
     assert known in spare.heard
     assert known not in [*first.heard, *second.heard]
     assert known in run.agent(3).connect().heard

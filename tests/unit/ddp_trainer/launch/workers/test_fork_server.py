@@ -14,8 +14,8 @@ import pytest
 
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
-from ddp_trainer.launch.in_worker.heartbeat import LEARNT
-from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer, begins_with_torch
+from ddp_trainer.launch.in_worker.heartbeat import PRELOAD_PACKAGES
+from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer, imports_torch_first
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -45,7 +45,7 @@ def agent(tmp_path: Path, body: str, torch: str = EMPTY_TORCH) -> str:
     return subprocess.check_output(command, text=True, timeout=60, env=environment, cwd=tmp_path)
 
 
-def test_a_learnt_module_that_starts_a_thread_is_left_out_by_the_next_server(tmp_path: Path) -> None:
+def test_a_preloaded_module_that_starts_a_thread_is_left_out_by_the_next_server(tmp_path: Path) -> None:
     imports = tmp_path / "imports"
     imports.write_text("networkx")
     ready = "\n    while not server._poll_ready():\n        await asyncio.sleep(0.01)\n"
@@ -67,18 +67,18 @@ def test_a_server_that_keeps_dying_is_not_restarted_without_end(tmp_path: Path) 
 def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Path) -> None:
     (tmp_path / "sklearn.py").write_text("print('imported', file=open('sklearn-was', 'w'))")
     imports = tmp_path / "imports"
-    imports.write_text("sklearn not_learnt.by_anybody")
+    imports.write_text("sklearn not_preloaded.by_anybody")
     body = f"""
     ready = asyncio.Event()
     server.start()
-    server.learn(pathlib.Path({str(imports)!r}))
-    server.when_imported(ready.set)
+    server.preload(pathlib.Path({str(imports)!r}))
+    server.call_when_ready(ready.set)
     await ready.wait()
     print(server.is_importing, pathlib.Path("sklearn-was").read_text())
     ready.clear()
-    server.learn(pathlib.Path({str(imports)!r}))
+    server.preload(pathlib.Path({str(imports)!r}))
     print(server.is_importing, server.fork({{}}, 1, 2, 1))
-    server.when_imported(ready.set)
+    server.call_when_ready(ready.set)
     await ready.wait()
     print(server.fork({{}}, 1, 2, 1) is not None)
     """
@@ -98,7 +98,7 @@ def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Pat
 def test_torch_is_imported_early_where_a_script_begins_with_it(tmp_path: Path, script: str, begins: bool) -> None:
     file = tmp_path / "train.py"
     file.write_text(script)
-    assert begins_with_torch(file) is begins
+    assert imports_torch_first(file) is begins
 
 
 def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_server_of_a_spare_takes_the_imports_of_its_script_that_do_not_read_
         "def late():\n    import scipy\n"
     )
     broken.write_text("import torch\n1 +\n")
-    names = fork_server_process.names_in([str(broken), str(tmp_path / "missing.py"), str(script)], LEARNT)
+    names = fork_server_process.names_in([str(broken), str(tmp_path / "missing.py"), str(script)], PRELOAD_PACKAGES)
     assert names == ["torch.nn.functional", "sklearn", "sklearn.datasets", "pandas"]
 
 

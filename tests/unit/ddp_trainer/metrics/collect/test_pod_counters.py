@@ -8,7 +8,7 @@ from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.pod_sampler import PodCounters
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_directory import rank_metrics_path, read_pod_snapshot
 from ddp_trainer.process.recorder import RankRecorder
 from tests.support.metrics_processes import rank_variables
 
@@ -62,11 +62,11 @@ def test_a_sum_does_not_fall_when_a_board_is_lost_nor_jump_when_it_is_there_agai
     stepped(first, 16)
     stepped(second, 8)
     assert looked(sums, tmp_path)[SAMPLES] == 24
-    board, aside = rank_board_path(tmp_path, 1), tmp_path / "aside"
-    board.rename(aside)
+    metrics_file, aside = rank_metrics_path(tmp_path, 1), tmp_path / "aside"
+    metrics_file.rename(aside)
     stepped(first, 1)
     assert looked(sums, tmp_path)[SAMPLES] == 25
-    aside.rename(board)
+    aside.rename(metrics_file)
     assert looked(sums, tmp_path)[SAMPLES] == 25
 
 
@@ -75,7 +75,7 @@ def test_a_new_board_is_counted_from_0(tmp_path: Path) -> None:
     looked(sums, tmp_path)
     stepped(rank(tmp_path, 0), 16)
     assert looked(sums, tmp_path)[SAMPLES] == 16
-    rank_board_path(tmp_path, 0).unlink()
+    rank_metrics_path(tmp_path, 0).unlink()
     stepped(rank(tmp_path, 0), 4)
-    assert read_pod_snapshot(tmp_path).ranks[0].board.values[Metric.SAMPLES] == 4
+    assert read_pod_snapshot(tmp_path).ranks[0].file.values[Metric.SAMPLES] == 4
     assert looked(sums, tmp_path)[SAMPLES] == 20

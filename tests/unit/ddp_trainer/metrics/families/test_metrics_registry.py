@@ -10,7 +10,7 @@ from ddp_trainer.common.constants import Port
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics.families.family import Scope
 from ddp_trainer.metrics.families.pod_families import FAMILIES
-from ddp_trainer.metrics.storage.mmap_store import RANK, Board, read
+from ddp_trainer.metrics.storage.mmap_store import RANK, MetricsFile, read
 
 ROOT = Path(__file__).parents[5]
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -35,7 +35,7 @@ def test_a_thousand_ranks_stay_affordable(scope: Scope, most: int) -> None:
 
 def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
     of_layouts = {series.key for series in BY_NAME[Metric.WAIT_SECONDS].series()}
-    Board.open(tmp_path / "rank-0.board", RANK).close()
+    MetricsFile.open(tmp_path / "rank-0.board", RANK).close()
     assert of_layouts
     assert not of_layouts & read(tmp_path / "rank-0.board", RANK).values.keys()
 

@@ -17,7 +17,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.user_metrics import Log
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
+from ddp_trainer.metrics.storage.mmap_directory import rank_metrics_path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 from ddp_trainer.metrics.storage.user_values import UserValues
 from tests.support.metrics_processes import rank_variables
@@ -29,7 +29,7 @@ def no_earlier_warnings() -> None:
 
 
 def board_values(directory: Path) -> dict[str, float]:
-    return read(rank_board_path(directory, 0), RANK).values
+    return read(rank_metrics_path(directory, 0), RANK).values
 
 
 def test_values_are_recorded_and_work_adds_up(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_values_with_names_of_their_own_are_exported_of_each_rank(tmp_path: Path
     now[0] = 1.5
     log(val_accuracy=0.7)
     assert exported(tmp_path)["val_accuracy"] == 0.7
-    restarted = UserValues(rank_board_path(tmp_path, 0).with_suffix(".values"))
+    restarted = UserValues(rank_metrics_path(tmp_path, 0).with_suffix(".values"))
     restarted.put("f1", 0.25)
     restarted.flush()
     assert [*exported(tmp_path)] == ["val_accuracy", "val/top5", "once_per_epoch", "f1"], "a restarted worker continues"
@@ -176,7 +176,7 @@ def test_a_rank_has_32_names_whatever_the_file_holds(tmp_path: Path, caplog: pyt
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("metrics: a further value is not recorded ('n32': 32 names are in use")
     assert second.startswith("metrics: a value is not recorded ('step 0': a name has up to 48 letters")
-    file = rank_board_path(tmp_path, 0).with_suffix(".values")
+    file = rank_metrics_path(tmp_path, 0).with_suffix(".values")
     for text in ("", "[1]", '{"a": "x", "b c": 1, "d": 2}', "{" * 9000, "[" * 8000, f'{{"d": {10**400}}}'):
         file.write_text(text)
         assert set(exported(tmp_path)) <= {"d"}

@@ -26,7 +26,7 @@ from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
-from ddp_trainer.process.recorder import FormedGroup, RankRecorder
+from ddp_trainer.process.recorder import RankRecorder, RendezvousResult
 from tests.support.metrics_processes import rank_variables
 from tests.support.recorder_server import entry, record, recorder_at
 
@@ -44,7 +44,7 @@ def pod(directory: Path, *ranks: int) -> None:
     """Write the boards of a pod in which everything has been reported once."""
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
-    agent.group_formed(FormedGroup(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
+    agent.rendezvous_completed(RendezvousResult(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
     agent.failed(FailureReason.SIGKILL, 3, 1.5)
     agent.stalled(31.5, 2)
     for local, number in enumerate(ranks):
@@ -57,7 +57,7 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.put(Metric.RECOMPUTED, 0.25)
         recorder.record_wait(dict.fromkeys(Wait, 0.5))
         recorder.gpu_memory({f"ddp_gpu_memory_{name}_bytes": 1.0 for name in GPU_MEMORY}, {})
-        recorder._board.put({Metric.PEAK_FLOPS: 1e15})
+        recorder._file.put({Metric.PEAK_FLOPS: 1e15})
         recorder.record_evaluation(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.put(Metric.CHECKPOINT_INTERVAL, 30.0)

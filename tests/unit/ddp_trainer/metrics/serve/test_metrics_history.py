@@ -23,7 +23,7 @@ from ddp_trainer.metrics.serve.history import (
     lines,
     read,
 )
-from ddp_trainer.process.recorder import FormedGroup, RankRecorder
+from ddp_trainer.process.recorder import RankRecorder, RendezvousResult
 from kubectl_ddp.status import metrics_parser
 from tests.support.clocks import Clock
 from tests.support.metrics_processes import rank_variables
@@ -72,7 +72,9 @@ def test_readings_that_are_dropped_cost_resolution_only(tmp_path: Path) -> None:
 def test_it_holds_series_of_job_and_launcher_and_none_that_was_always_zero(tmp_path: Path) -> None:
     agent = attach.agent_recorder(tmp_path, {})
     agent.state(GroupState.RUNNING)
-    agent.group_formed(FormedGroup(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts={RestartCause.FAILURE: 1}))
+    agent.rendezvous_completed(
+        RendezvousResult(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts={RestartCause.FAILURE: 1})
+    )
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
     _, series = read(History(tmp_path, Clock(START)).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]

@@ -15,7 +15,7 @@ from prometheus_client import core
 from prometheus_client.registry import Collector
 
 from ddp_trainer.common.listener import listen
-from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter
+from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, RequestRouter
 from ddp_trainer.metrics.serve import server
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.server import HttpRequest, Response, ScrapeTracker, Server
@@ -118,7 +118,7 @@ class Counting(Collector):
         return [core.CounterMetricFamily("collected", "Times.", value=self.collected)]
 
 
-def page(pages: PageRouter, query: str = "", *, path: str = "/metrics", accept: str = "") -> Response:
+def page(pages: RequestRouter, query: str = "", *, path: str = "/metrics", accept: str = "") -> Response:
     answer = pages.get_response(HttpRequest("GET", path, accept, query=query))
     assert isinstance(answer, Response)
     return answer
@@ -126,7 +126,7 @@ def page(pages: PageRouter, query: str = "", *, path: str = "/metrics", accept: 
 
 def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
     collector, clock = Counting(), Clock(0.0)
-    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=clock)
+    pages = RequestRouter(collector, NO_HISTORY, NOWHERE, clock=clock)
     for _ in range(100):
         page(pages)
     assert collector.collected == 1
@@ -136,7 +136,7 @@ def test_a_flood_of_scrapes_reads_the_boards_once_per_interval() -> None:
 
 def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_pages() -> None:
     collector = Counting()
-    pages = PageRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    pages = RequestRouter(collector, NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     bodies = [page(pages, f"name[]=unknown_{number}").body for number in range(1000)]
     assert collector.collected == 1
     assert bodies[0] == b""
@@ -145,7 +145,7 @@ def test_selections_without_end_read_the_boards_once_per_interval_and_make_few_p
 
 
 def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
-    assert page(PageRouter(Counting(), NO_HISTORY, NOWHERE), "name[]=a&" * 900).status is HTTPStatus.BAD_REQUEST
+    assert page(RequestRouter(Counting(), NO_HISTORY, NOWHERE), "name[]=a&" * 900).status is HTTPStatus.BAD_REQUEST
 
 
 class TwoFamilies(Collector):
@@ -172,18 +172,18 @@ TOOK = "ddp_took_seconds"
     ],
 )
 def test_a_query_selects_families_by_name(query: str, series: list[str]) -> None:
-    answer = page(PageRouter(TwoFamilies(), NO_HISTORY, NOWHERE), query)
+    answer = page(RequestRouter(TwoFamilies(), NO_HISTORY, NOWHERE), query)
     assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == series
 
 
 def test_a_selection_does_not_narrow_the_next_full_scrape() -> None:
-    pages = PageRouter(TwoFamilies(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
+    pages = RequestRouter(TwoFamilies(), NO_HISTORY, NOWHERE, clock=lambda: 0.0)
     for query, lines in (("name[]=ddp_step", 3), ("", 11), ("name[]=ddp_step", 3)):
         assert len(page(pages, query).body.splitlines()) == lines
 
 
 def test_openmetrics_is_served_on_request() -> None:
-    pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
+    pages = RequestRouter(Counting(), NO_HISTORY, NOWHERE)
     answer = page(pages, accept="application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3")
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
@@ -191,7 +191,7 @@ def test_openmetrics_is_served_on_request() -> None:
 
 
 def test_there_are_three_pages() -> None:
-    pages = PageRouter(core.CollectorRegistry(), NO_HISTORY, NOWHERE)
+    pages = RequestRouter(core.CollectorRegistry(), NO_HISTORY, NOWHERE)
     assert json.loads(page(pages, path="/history").body)["series"] == []
     assert page(pages, path="/healthz").body == b"ok\n"
     assert page(pages, path="/").status is HTTPStatus.NOT_FOUND
@@ -209,15 +209,15 @@ def test_an_exporter_that_was_scraped_every_fifteen_seconds_waits_for_one_more(c
     scrapes = ScrapeTracker(clock)
     for moment in (100.0, 115.0):
         clock.now = moment
-        scrapes.asked(AGENT)
+        scrapes.record_request(AGENT)
         assert not scrapes.is_done
     clock.now = 120.0
     scrapes.over(server.MOST_SECONDS)
     assert not scrapes.is_done
     clock.now = 130.0
-    scrapes.asked("kubectl")
+    scrapes.record_request("kubectl")
     assert not scrapes.is_done
-    scrapes.asked(AGENT)
+    scrapes.record_request(AGENT)
     assert not scrapes.is_done, "the answer is on its way"
     clock.now = 131.0
     assert scrapes.is_done
@@ -228,9 +228,9 @@ def test_it_waits_for_two_intervals_or_as_long_as_it_may(
     clock: Clock, before: float, most: float, waits: float
 ) -> None:
     scrapes = ScrapeTracker(clock)
-    scrapes.asked(AGENT)
+    scrapes.record_request(AGENT)
     clock.now += before
-    scrapes.asked(AGENT)
+    scrapes.record_request(AGENT)
     clock.now += 1.0
     scrapes.over(most)
     clock.now += waits - 0.1
@@ -243,7 +243,7 @@ def test_it_waits_for_two_intervals_or_as_long_as_it_may(
 def test_irregular_clients_are_not_waited_for(clock: Clock, agents: list[str]) -> None:
     scrapes = ScrapeTracker(clock)
     for agent in agents:
-        scrapes.asked(agent)
+        scrapes.record_request(agent)
         clock.now += 5.0
     scrapes.over(server.MOST_SECONDS)
     assert scrapes.is_done
@@ -252,7 +252,7 @@ def test_irregular_clients_are_not_waited_for(clock: Clock, agents: list[str]) -
 def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
     scrapes = ScrapeTracker(clock)
     for _ in range(2):
-        scrapes.asked(AGENT)
+        scrapes.record_request(AGENT)
         clock.now += 5.0
     clock.now += 60.0
     scrapes.over(server.MOST_SECONDS)

@@ -16,12 +16,12 @@ from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
 from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.record import suppress_errors
-from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
-from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
+from ddp_trainer.metrics.record.agent_recorder import MmapAgentRecorder
+from ddp_trainer.metrics.record.rank_recorder import MmapRankRecorder
+from ddp_trainer.metrics.storage.mmap_directory import rank_metrics_path
+from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, MetricsFile, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, FormedGroup, RankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, RankRecorder, RendezvousResult
 from ddp_trainer.process.startup_times import StartupTimes
 
 seconds = some.floats(0, 1e3)
@@ -32,8 +32,8 @@ class Rank:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "rank-0.board"
-        self.board = Board.open(self.path, RANK)
-        self.board_recorder = BoardRankRecorder(self.board, clock=lambda: 1000.5)
+        self.file = MetricsFile.open(self.path, RANK)
+        self.board_recorder = MmapRankRecorder(self.file, clock=lambda: 1000.5)
         self.recorder: RankRecorder = self.board_recorder
 
     def __getitem__(self, key: str) -> float:
@@ -45,7 +45,7 @@ class Agent:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "agent.board"
-        self.recorder: AgentRecorder = BoardAgentRecorder(Board.open(self.path, AGENT), self.path.parent)
+        self.recorder: AgentRecorder = MmapAgentRecorder(MetricsFile.open(self.path, AGENT), self.path.parent)
 
     def __getitem__(self, key: str) -> float:
         return read(self.path, AGENT).values[key]
@@ -77,8 +77,8 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
 def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # whatever other tests have compiled
     startup = StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0)
-    rank.board_recorder.follow_startup(startup)
-    startup.reached(StartupPhase.RENDEZVOUS, 1004.0)
+    rank.board_recorder.record_startup(startup)
+    startup.end_phase(StartupPhase.RENDEZVOUS, 1004.0)
     assert rank[cell(Metric.STARTUP, StartupPhase.RENDEZVOUS)] == 4.0
     assert cell(Metric.STARTUP, StartupPhase.FIRST_STEP) not in read(rank.path, RANK).values
     rank.recorder.step(1, 0, 16, 1.0, 0, 2.0, 1.0, 0, 0, 0, 0)
@@ -90,10 +90,10 @@ def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatc
 
 
 def test_a_restarted_worker_leaves_the_start_of_its_pod_alone(rank: Rank) -> None:
-    rank.board_recorder.follow_startup(StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0))
+    rank.board_recorder.record_startup(StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0))
     rank.recorder.step(1, 0, 16, *[0.0] * len(Phase))
-    later = BoardRankRecorder(rank.board)
-    later.follow_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
+    later = MmapRankRecorder(rank.file)
+    later.record_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
     later.step(2, 0, 16, *[0.0] * len(Phase))
     assert rank[Metric.AGENT_START] == 1000.0
 
@@ -161,18 +161,18 @@ def test_an_account_of_the_job_replaces_the_one_before(rank: Rank) -> None:
 
 
 def test_an_identity_keeps_the_values_of_the_environment(rank: Rank) -> None:
-    rank.board.describe({"node_rank": 3, "rank": 0})
+    rank.file.describe({"node_rank": 3, "rank": 0})
     rank.recorder.identity(rank=6, local_rank=0, world_size=8, backend="nccl", device="x" * 500)
     reported = {"rank": 6, "local_rank": 0, "world_size": 8, "backend": "nccl", "device": "x" * 128}
     unknown = dict.fromkeys(("device_name", "gpu_uuid", *DIMENSION_NAMES), "")
-    assert rank.board.identity == {"node_rank": 3, **reported, **unknown}
+    assert rank.file.identity == {"node_rank": 3, **reported, **unknown}
 
 
 def test_the_place_of_a_rank_is_that_in_the_layout_of_its_group(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
     def place_at(number: int, world_size: int, parallel: LayoutRange | None = None) -> str:
         who = {"local_rank": 0, "backend": "gloo", "device": "cpu", "parallel": parallel}
         rank.recorder.identity(rank=number, world_size=world_size, **who)
-        identity = rank.board.identity
+        identity = rank.file.identity
         return " ".join(f"{label}={identity[label]}" for label in DIMENSION_NAMES if identity[label])
 
     assert place_at(3, 4) == ""
@@ -199,24 +199,24 @@ def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
 
 
 def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank, agent: Agent, tmp_path: Path) -> None:
-    rank.board.claim(ProcessId.current())
-    revision = rank.board.revision[0]
+    rank.file.claim(ProcessId.current())
+    revision = rank.file.revision[0]
     for reason in FailureReason:
         agent.recorder.collective_failed(0, reason)
     agent.recorder.collective_failed(0, FailureReason.COLLECTIVE_TIMEOUT)
     agent.recorder.collective_failed(1, FailureReason.COLLECTIVE_TIMEOUT)
     assert (rank["ddp_collective_timeouts_total"], rank["ddp_collective_errors_total"]) == (2, 1)
-    assert rank.board.owner == ProcessId.current()
-    assert rank.board.revision[0] == revision, "the rank may be in a step"
-    assert not rank_board_path(tmp_path, 1).exists(), "a rank that has none gets none"
+    assert rank.file.owner == ProcessId.current()
+    assert rank.file.revision[0] == revision, "the rank may be in a step"
+    assert not rank_metrics_path(tmp_path, 1).exists(), "a rank that has none gets none"
 
 
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     restarts = {RestartCause.FAILURE: 2, RestartCause.RESIZE: 1}
-    first = FormedGroup(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
-    later = FormedGroup(0.5, 2, size=4, nodes=2, nodes_desired=3, first_rank=2, restarts_left=1, restarts=restarts)
+    first = RendezvousResult(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
+    later = RendezvousResult(0.5, 2, size=4, nodes=2, nodes_desired=3, first_rank=2, restarts_left=1, restarts=restarts)
     for formed in (first, later):
-        agent.recorder.group_formed(formed)
+        agent.recorder.rendezvous_completed(formed)
         agent.recorder.rendezvous_failed()
     agent.recorder.rejected_connections(7)
     durations = "duration_seconds_sum", "duration_seconds_count", "last_duration_seconds"
@@ -254,14 +254,14 @@ def test_a_step_after_nonsense_is_recorded(rank: Rank) -> None:
     rank.recorder.step(1, 0, None, *[0.0] * len(Phase))  # type: ignore[arg-type]
     rank.recorder.step(2, 0, 8, *[0.0] * len(Phase))
     assert rank[Metric.STEP] == 2
-    assert rank.board.revision[0] % 2 == 0
+    assert rank.file.revision[0] % 2 == 0
 
 
 def test_a_closed_board_is_no_reason_to_stop_training(rank: Rank) -> None:
     del rank.recorder
-    rank.board.close()
-    closed = Board.open(rank.path, RANK)
-    recorder = BoardRankRecorder(closed)
+    rank.file.close()
+    closed = MetricsFile.open(rank.path, RANK)
+    recorder = MmapRankRecorder(closed)
     closed.close()
     recorder.step(1, 0, 1, *[0.0] * len(Phase))
     recorder.identity(rank=0, local_rank=0, world_size=1, backend="gloo", device="cpu")

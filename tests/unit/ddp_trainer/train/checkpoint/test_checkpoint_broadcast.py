@@ -277,7 +277,7 @@ def equal(one: Any, other: Any) -> bool:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in (("_PIECE_BYTES", 48), ("_BUCKET_BYTES", 24), ("_SMALL_BYTES", 32)):
+    for name, size in (("_CHUNK_BYTES", 48), ("_BUCKET_BYTES", 24), ("_SMALL_BYTES", 32)):
         monkeypatch.setattr(state_transfer, name, size)
 
 

@@ -37,7 +37,7 @@ class Pods:
         disk = self._root / token
         lease = WriteLease(disk, generation=generation, fence=generation, run_id="run", token=token)
         stored = StoredCheckpoints(open_storage(self.store))
-        journal = ClaimJournal(stored.storage, claim, unclaimed=stored.unclaimed, alarm=self.alarms.append)
+        journal = ClaimJournal(stored.storage, claim, complete_names=stored.complete_names, alarm=self.alarms.append)
         goal = None if best is None else TargetMetric(best)
         return ObjectCheckpoints(stored, disk, keep=keep, claim=lease, journal=journal, best=goal)
 

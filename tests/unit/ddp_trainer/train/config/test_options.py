@@ -80,12 +80,12 @@ def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]
 )
 def test_a_wrong_variable_is_refused(environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(BadConfig) as info:
-        Environment.from_environ(environ)
+        Environment.from_env(environ)
     assert sentence in str(info.value)
 
 
 def test_our_generation_goes_before_torchruns_restart_count() -> None:
-    assert Environment.from_environ({"DDP_GENERATION": "7", "TORCHELASTIC_RESTART_COUNT": "2"}).generation == 7
+    assert Environment.from_env({"DDP_GENERATION": "7", "TORCHELASTIC_RESTART_COUNT": "2"}).generation == 7
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_our_generation_goes_before_torchruns_restart_count() -> None:
     ],
 )
 def test_the_launchers_nodes_bound_the_ranks(environ: dict[str, str], fewest: int | None, most: int | None) -> None:
-    env = Environment.from_environ({"LOCAL_WORLD_SIZE": "2", **environ})
+    env = Environment.from_env({"LOCAL_WORLD_SIZE": "2", **environ})
     assert (env.min_ranks, env.max_ranks) == (fewest, most)
 
 
 @pytest.mark.parametrize("text", ["not json", "[1]", '{"failure": "x"}'])
 def test_unreadable_restart_counts_do_not_stop_a_run(text: str) -> None:
-    assert Environment.from_environ({"DDP_RESTARTS": text}).restarts == {}
+    assert Environment.from_env({"DDP_RESTARTS": text}).restarts == {}
 
 
 def test_a_flag_goes_before_the_launchers_directory() -> None:
@@ -157,7 +157,7 @@ def test_help_and_wrong_flags_need_no_torch(argv: list[str]) -> None:
 
 
 def test_the_jobs_layout_is_taken_where_no_flag_gives_one() -> None:
-    env = Environment.from_environ({Env.PARALLEL: "replicate=1:4"})
+    env = Environment.from_env({Env.PARALLEL: "replicate=1:4"})
     assert with_defaults(Config(), env).parallel == LayoutRange.parse("replicate=1:4")
     assert with_defaults(parse(["--parallel", "replicate=2"]), env).parallel == LayoutRange.parse("replicate=2")
-    assert with_defaults(Config(), Environment.from_environ({})).parallel is None
+    assert with_defaults(Config(), Environment.from_env({})).parallel is None

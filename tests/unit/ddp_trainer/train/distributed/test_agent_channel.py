@@ -141,9 +141,9 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
 
 
 def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
-    assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
-    assert with_defaults(Config(), Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})).survive_on_nccl
-    assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
+    assert not with_defaults(Config(), Environment.from_env({})).survive_on_nccl
+    assert with_defaults(Config(), Environment.from_env({Env.SURVIVE_ON_NCCL: "1"})).survive_on_nccl
+    assert with_defaults(Config(survive_on_nccl=True), Environment.from_env({})).survive_on_nccl
 
 
 TOLD_AT_EVERY_LINE = """

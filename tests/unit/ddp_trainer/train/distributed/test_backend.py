@@ -125,7 +125,7 @@ from ddp_trainer.train.config.option_values import BackendName
 
 port, generation = sys.argv[1:]
 place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "DDP_GENERATION": generation}
-group = Group.join(Environment.from_environ(place), torch.device("cpu"), 60.0, BackendName.GLOO)
+group = Group.join(Environment.from_env(place), torch.device("cpu"), 60.0, BackendName.GLOO)
 torch.distributed.barrier()
 group.close()
 """

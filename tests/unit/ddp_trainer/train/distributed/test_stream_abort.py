@@ -227,7 +227,7 @@ def test_a_process_that_survives_overrides_what_would_hold_up_or_end_it() -> Non
 
 def test_a_process_that_cannot_survive_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     group_teardown._warn_of_restart.cache_clear()
-    env = Environment.from_environ({})
+    env = Environment.from_env({})
     for _ in range(2):
         assert group_teardown.abort_of("nccl", env, CPU) is None
     [logged] = caplog.records
@@ -237,9 +237,9 @@ def test_a_process_that_cannot_survive_logs_it_once(caplog: pytest.LogCaptureFix
 def test_surviving_on_nccl2_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_teardown, "is_nccl2", lambda backend: backend == "nccl")
     with pytest.raises(BadConfig, match="does not work with nccl2") as caught:
-        group_teardown.abort_of("nccl", Environment.from_environ({}), CPU)
+        group_teardown.abort_of("nccl", Environment.from_env({}), CPU)
     assert "TORCH_DIST_USE_NCCL2=0" in str(caught.value)
-    assert group_teardown.abort_of("gloo", Environment.from_environ({}), CPU) is None
+    assert group_teardown.abort_of("gloo", Environment.from_env({}), CPU) is None
 
 
 def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_a_former_spare_receives_the_state_into_its_own_weights_too(monkeypatch:
 
 def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
-    monkeypatch.setattr(state_transfer, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(state_transfer, "_CHUNK_BYTES", 1000)
     send = dist.isend
 
     def die_within_weights(tensor: Any, *args: Any, **kwargs: Any) -> Any:

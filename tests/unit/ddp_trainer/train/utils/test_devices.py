@@ -144,8 +144,8 @@ def test_slices_of_a_gpu_need_a_worker_each(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_the_kubernetes_node() -> None:
-    assert Environment.from_environ({"DDP_NODE_NAME": "gpu-7", "CUDA_VISIBLE_DEVICES": "0"}).host == "gpu-7"
-    assert Environment.from_environ({"CUDA_VISIBLE_DEVICES": "0"}).visible_devices == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert Environment.from_env({"DDP_NODE_NAME": "gpu-7", "CUDA_VISIBLE_DEVICES": "0"}).host == "gpu-7"
+    assert Environment.from_env({"CUDA_VISIBLE_DEVICES": "0"}).visible_devices == {"CUDA_VISIBLE_DEVICES": "0"}
 
 
 ECC = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be ...")

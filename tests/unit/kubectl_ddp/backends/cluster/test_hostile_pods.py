@@ -19,7 +19,7 @@ from kubectl_ddp.hang import collector
 from kubectl_ddp.report import series
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import iter_samples, parse
-from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRefused, read_response
+from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRejected, read_response
 from tests.support.api_server import Answer, ApiServer
 from tests.support.hostile_answers import HOSTILE, hostile, mutations
 from tests.unit.ddp_controller.controller_jobs import pod
@@ -77,5 +77,5 @@ def test_each_limit_refuses_without_reading_on() -> None:
         "0 s of processor time": (replace(LIMITS, most_processor_seconds=0.0), b"x", 0.0),
     }
     for words, (limit, chunk, pause) in limits.items():
-        with pytest.raises(ResponseRefused, match=words):
+        with pytest.raises(ResponseRejected, match=words):
             read_response(endless(chunk, pause), limit)

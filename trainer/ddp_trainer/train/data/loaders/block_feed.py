@@ -87,7 +87,7 @@ class _Lane:
         self._records: deque[Any] = deque()
         self._next = int(request.ids[0])
         """The next sample."""
-        self._read_ahead()
+        self._prefetch()
 
     def is_at(self, request: Request) -> bool:
         """Return True if the next record is the first of the request."""
@@ -99,10 +99,10 @@ class _Lane:
         if not self._records:
             self._next, coming = self._coming.popleft()
             self._records.extend(coming.result())
-            self._read_ahead()
+            self._prefetch()
         self._next += 1
         return self._records.popleft()
 
-    def _read_ahead(self) -> None:
+    def _prefetch(self) -> None:
         for first, count in islice(self._runs, RUNS_AHEAD - bool(self._records) - len(self._coming)):
             self._coming.append((first, self._threads.submit(self._read, first, count)))

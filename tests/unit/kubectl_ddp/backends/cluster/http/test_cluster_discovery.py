@@ -9,7 +9,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import AGGREGATED, Discovery
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.render import render
-from kubectl_ddp.util.concurrency import run_concurrently
+from kubectl_ddp.util.concurrency import run_in_threads
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, status
 from tests.support.jobs import a_job
 
@@ -101,7 +101,7 @@ def test_who_asks_while_another_asks_gets_the_whole_answer(server: ApiServer, ap
     server.next("GET /apis", Answer(200, aggregated(stale="kubeflow.org")))
     discovery = Discovery(api)
     kinds = [("kubeflow.org/v1", "PyTorchJob"), ("batch/v1", "Job")] * 8
-    assert None not in run_concurrently(*(partial(discovery.resource_for_kind, *kind) for kind in kinds))
+    assert None not in run_in_threads(*(partial(discovery.resource_for_kind, *kind) for kind in kinds))
     assert groups_asked(server) == ["/apis", "/apis/kubeflow.org/v1"]
 
 

@@ -1,4 +1,4 @@
-"""Boards, which are memory-mapped files of numbers, and their directory."""
+"""Metrics files, which are memory-mapped files of numbers, and their directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.metrics.storage.mmap_directory import Slot, current, rank_board_path, read_pod_snapshot
-from ddp_trainer.metrics.storage.mmap_store import AGENT, CELLS_AT, RANK, Board, FileSnapshot, InvalidBoardError, read
+from ddp_trainer.metrics.storage.mmap_directory import Slot, current, rank_metrics_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_store import (
+    AGENT,
+    CELLS_AT,
+    RANK,
+    FileSnapshot,
+    InvalidMetricsFileError,
+    MetricsFile,
+    read,
+)
 from ddp_trainer.metrics.storage.process import ProcessId, ProcessStats, is_ancestor, read_process_stats
 
 LOSS = RANK.cell_index[Metric.LOSS]
@@ -27,42 +35,42 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read(path: Path) -> None:
-    board = Board.open(path, RANK)
-    board.claim(ME)
-    board.describe({"rank": 3, "device": "cpu"})
-    board.cells[STEPS] = 7.0
+    metrics_file = MetricsFile.open(path, RANK)
+    metrics_file.claim(ME)
+    metrics_file.describe({"rank": 3, "device": "cpu"})
+    metrics_file.cells[STEPS] = 7.0
     snapshot = read(path, RANK)
-    assert snapshot.owner == ME == board.owner
-    assert snapshot.identity == {"rank": 3, "device": "cpu"} == board.identity
+    assert snapshot.owner == ME == metrics_file.owner
+    assert snapshot.identity == {"rank": 3, "device": "cpu"} == metrics_file.identity
     assert snapshot.values[Metric.STEPS] == 7.0
 
 
 def test_a_gauge_is_absent_until_it_is_set_and_may_then_be_nan(path: Path) -> None:
-    board = Board.open(path, RANK)
+    metrics_file = MetricsFile.open(path, RANK)
     assert Metric.LOSS not in read(path, RANK).values
-    board.cells[LOSS] = math.nan
+    metrics_file.cells[LOSS] = math.nan
     assert math.isnan(read(path, RANK).values[Metric.LOSS])
 
 
 def test_no_arithmetic_makes_the_value_that_means_absent(path: Path) -> None:
-    board = Board.open(path, RANK)
+    metrics_file = MetricsFile.open(path, RANK)
     for nan in (math.nan, -math.nan, math.inf - math.inf, float("nan") * 0.0, math.inf * 0.0):
-        board.cells[LOSS] = nan
+        metrics_file.cells[LOSS] = nan
         assert Metric.LOSS in read(path, RANK).values
 
 
 def test_counters_are_there_at_zero_from_the_start(path: Path) -> None:
-    Board.open(path, AGENT)
+    MetricsFile.open(path, AGENT)
     values = read(path, AGENT).values
     assert {value for key, value in values.items() if key.startswith((Metric.RESTARTS, Metric.FAILURES))} == {0.0}
 
 
 def test_a_later_process_continues_in_the_same_file(path: Path) -> None:
-    first = Board.open(path, RANK)
+    first = MetricsFile.open(path, RANK)
     first.cells[STEPS] += 5.0
     first.close()
     inode = path.stat().st_ino
-    second = Board.open(path, RANK)
+    second = MetricsFile.open(path, RANK)
     second.cells[STEPS] += 1.0
     assert read(path, RANK).values[Metric.STEPS] == 6.0
     assert path.stat().st_ino == inode
@@ -80,10 +88,10 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_readers_refuse_a_damaged_board_and_writers_replace_it(path: Path, damage: Callable[[bytes], bytes]) -> None:
     path.write_bytes(damage(RANK.initial_bytes()))
-    with pytest.raises(InvalidBoardError):
+    with pytest.raises(InvalidMetricsFileError):
         read(path, RANK)
-    board = Board.open(path, RANK)
-    board.cells[STEPS] = 1.0
+    metrics_file = MetricsFile.open(path, RANK)
+    metrics_file.cells[STEPS] = 1.0
     assert read(path, RANK).values[Metric.STEPS] == 1.0
 
 
@@ -91,20 +99,20 @@ def test_readers_refuse_a_damaged_board_and_writers_replace_it(path: Path, damag
 def test_an_identity_that_is_no_object_is_damage(path: Path, text: bytes) -> None:
     content = RANK.initial_bytes()
     path.write_bytes(content[:40] + text.ljust(CELLS_AT - 40, b"\0") + content[CELLS_AT:])
-    with pytest.raises(InvalidBoardError):
+    with pytest.raises(InvalidMetricsFileError):
         read(path, RANK)
 
 
 def test_an_identity_that_does_not_fit_is_refused_with_both_sizes(path: Path) -> None:
     with pytest.raises(ValueError, match=r"1014 bytes does not fit the 984 bytes"):
-        Board.open(path, RANK).describe({"rank": "x" * 1002})
+        MetricsFile.open(path, RANK).describe({"rank": "x" * 1002})
 
 
 def test_a_replaced_board_still_belongs_to_the_process_that_mapped_it(path: Path) -> None:
     """A mapped file is never truncated, which would kill the rank by SIGBUS."""
-    old = Board.open(path, RANK)
+    old = MetricsFile.open(path, RANK)
     path.unlink()
-    Board.open(path, RANK)
+    MetricsFile.open(path, RANK)
     old.cells[STEPS] = 9.0
     assert read(path, RANK).values[Metric.STEPS] == 0.0
 
@@ -113,32 +121,32 @@ def test_a_symbolic_link_is_replaced_and_not_followed(path: Path, tmp_path: Path
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(RANK.initial_bytes())
     path.symlink_to(elsewhere)
-    Board.open(path, RANK).cells[STEPS] = 1.0
+    MetricsFile.open(path, RANK).cells[STEPS] = 1.0
     assert elsewhere.read_bytes() == RANK.initial_bytes()
     assert not path.is_symlink()
 
 
 def test_a_pipe_instead_of_a_board_does_not_block_the_reader(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises((InvalidBoardError, OSError)):
+    with pytest.raises((InvalidMetricsFileError, OSError)):
         read(path, RANK)
 
 
 def test_a_failed_creation_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "rank-0.board").mkdir()
     with pytest.raises(OSError, match="directory"):
-        Board.open(tmp_path / "rank-0.board", RANK)
+        MetricsFile.open(tmp_path / "rank-0.board", RANK)
     assert [entry.name for entry in tmp_path.iterdir()] == ["rank-0.board"]
 
 
 def test_a_writer_killed_while_changing_leaves_numbers_that_are_read(path: Path) -> None:
-    board = Board.open(path, RANK)
-    board.cells[STEPS] = 2.0
-    board.revision[0] = 41
+    metrics_file = MetricsFile.open(path, RANK)
+    metrics_file.cells[STEPS] = 2.0
+    metrics_file.revision[0] = 41
     assert read(path, RANK).values[Metric.STEPS] == 2.0
-    with board.atomic_update():
-        assert board.revision[0] == 41
-    assert board.revision[0] == 42
+    with metrics_file.atomic_update():
+        assert metrics_file.revision[0] == 41
+    assert metrics_file.revision[0] == 42
 
 
 ALIVE = ProcessStats(standing_still=False, cpu_seconds=1.0, resident_bytes=1.0, peak_resident_bytes=2.0)
@@ -170,17 +178,17 @@ def test_a_pod_shows_the_ranks_that_hold_its_slots_now(slots: list[Slot], local_
 
 
 def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> None:
-    board = Board.open(rank_board_path(directory, local_rank), RANK)
-    board.claim(ProcessId.current())
-    board.describe(identity)
+    metrics_file = MetricsFile.open(rank_metrics_path(directory, local_rank), RANK)
+    metrics_file.claim(ProcessId.current())
+    metrics_file.describe(identity)
 
 
 def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tmp_path: Path) -> None:
     put(tmp_path, 0, {"rank": 0, "local_rank": 0, "local_world_size": 9})
     put(tmp_path, 1, {"rank": "one", "local_rank": 1, "local_world_size": 9})
-    rank_board_path(tmp_path, 2).write_bytes(b"damaged")
-    rank_board_path(tmp_path, 3).mkdir()
-    Board.open(rank_board_path(tmp_path, 4), RANK)
+    rank_metrics_path(tmp_path, 2).write_bytes(b"damaged")
+    rank_metrics_path(tmp_path, 3).mkdir()
+    MetricsFile.open(rank_metrics_path(tmp_path, 4), RANK)
     (tmp_path / "agent.board").write_bytes(b"")
     (tmp_path / ".rank-5.board.tmp").write_bytes(b"half")
     (tmp_path / "rank-x.board").write_bytes(b"")

@@ -1,6 +1,6 @@
 """Launcher that ran before this one in the same pod and crashed, and the record that this one leaves in the same case.
 
-:class:`Predecessor` is used by the agent, and by ``ddp-launch`` for the first message to the store.
+:class:`PreviousLauncher` is used by the agent, and by ``ddp-launch`` for the first message to the store.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.recorder import AgentRecorder
 
 
-class Predecessor:
-    """Predecessor of one launcher."""
+class PreviousLauncher:
+    """Crash of the launcher that ran before this one, and the record of this one."""
 
     def __init__(
         self, node: str, environ: Mapping[str, str], *, is_recorded: bool, parent: ParentLink | None = None
@@ -58,12 +58,12 @@ class Predecessor:
         if self.crash:
             recorder.failed(FailureReason.LAUNCHER_CRASH, self.crash.rank, self.crash.timestamp)
 
-    def store_reached(self) -> None:
+    def clear_crash(self) -> None:
         """Record that the store has counted the crash."""
         if self._record.exit_code:
             self._write(exit_code=0)
 
-    def group_formed(self, generation: Assignment, recorder: AgentRecorder) -> None:
+    def record_place(self, generation: Assignment, recorder: AgentRecorder) -> None:
         """Record the place of this launcher, whose crash counts from now on. Count the restart after the last crash."""
         if self.crash:
             recorder.count_restart(RestartCause.FAILURE)
