@@ -49,15 +49,15 @@ test: $(READY) ## Run every test that this machine can run, and count those that
 	$(BIN)/python -m tests.support.skipped_tests $(SKIPPED); exit $$status
 
 test-processes: $(READY) ## Those with real processes, and those on a cluster
-	@$(MAKE) --no-print-directory --jobs 2 FILES=2 NICE='nice -n 10' test-local test-cluster-alone # or they starve the cluster
+	@$(MAKE) --no-print-directory --jobs 2 NICE='nice -n 10' test-local test-cluster-alone # or local ones starve the cluster
 	@$(MAKE) --no-print-directory test-cluster-shared
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one process more, since some of them wait
 	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/unit tests/render)
 
-test-local: $(READY) ## Tests with real processes, FILES (4) files at a time, and every command of the documents
-	@$(NICE) $(BIN)/python -m pytest -q -n $(or $(FILES),4) --dist loadfile --no-loadscope-reorder -m 'not long' tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
+test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
+	@$(NICE) $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared
