@@ -49,20 +49,20 @@ def measure(options: Options) -> Report:
     report = Report()
     with tempfile.TemporaryDirectory() as directory:
         own, peer = make_recorder_step(Path(directory)), prometheus_client_step()
-        arms = {"board": lambda: per_call(own, calls), "prometheus_client": lambda: per_call(peer, calls)}
+        arms = {"metrics_file": lambda: per_call(own, calls), "prometheus_client": lambda: per_call(peer, calls)}
         times = interleaved(arms, rounds=rounds, options=options)
         cold = interleaved(
-            {"board": lambda: time_cold_call(own), "prometheus_client": lambda: time_cold_call(peer)},
+            {"metrics_file": lambda: time_cold_call(own), "prometheus_client": lambda: time_cold_call(peer)},
             rounds=single,
             options=dataclasses.replace(options, progress=lambda _: None),
         )
         with aggregator(Path(directory)) as address:
             scrapes = [scrape(address) for _ in range(single)]
-    step = report.figure("record_step_seconds", times["board"])
-    report.figure("record_step_cold_seconds", cold["board"])
+    step = report.figure("record_step_seconds", times["metrics_file"])
+    report.figure("record_step_cold_seconds", cold["metrics_file"])
     report.baseline("prometheus_client_record_step_seconds", times["prometheus_client"])
     report.baseline("prometheus_client_record_step_cold_seconds", cold["prometheus_client"])
-    report.figure("to_prometheus_client_ratio", paired_ratio(times["board"], times["prometheus_client"]))
+    report.figure("to_prometheus_client_ratio", paired_ratio(times["metrics_file"], times["prometheus_client"]))
     report.figure("scrape_8_ranks_seconds", [seconds for seconds, _ in scrapes])
     report.figure("scrape_8_ranks_bytes", float(max(size for _, size in scrapes)))
     report.at_most("median seconds that recording a step takes on the training thread", step.median, BAR_SECONDS)

@@ -172,11 +172,11 @@ def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
         CannotMeasure: one of them failed.
     """
     command = [sys.executable, str(SCRIPT), loop, workload, str(steps)]
-    with tempfile.TemporaryDirectory() as board:
+    with tempfile.TemporaryDirectory() as directory:
         processes = [
             subprocess.Popen(
                 command,
-                env=environment(rank, ranks, port, board),
+                env=environment(rank, ranks, port, directory),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -199,9 +199,9 @@ def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
     return times
 
 
-def environment(rank: int, ranks: int, port: int, board: str) -> dict[str, str]:
+def environment(rank: int, ranks: int, port: int, directory: str) -> dict[str, str]:
     """What torchrun would tell a rank; nothing to a process that is alone."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "DDP_METRICS_DIR": board, "GLOO_SOCKET_IFNAME": "lo"}
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "DDP_METRICS_DIR": directory, "GLOO_SOCKET_IFNAME": "lo"}
     if ranks == 1:
         return variables
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}

@@ -229,7 +229,7 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
     lines = [
         "# Faults beside other launchers",
         "",
-        "For engineers who compare launchers: what each does with the same faults, measured with gloo on",
+        "For engineers who compare launchers: the same faults for each, measured with gloo on",
         f"{runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)). `ddp-launch` and `elastic.run` are ours,",
         "`ft_launcher` and `inprocess.Wrapper` NVRx.",
         "",
@@ -258,6 +258,7 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
         f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load: {load}, from 5 on of idle priority.",
+        "After the first column, steps of all took twice the CPU: compare within columns.",
         f"Runs so far: [{sum(not run['quick'] for run in runs)} of the whole](measurements/peers.json),",
         f"[{sum(run['quick'] for run in runs)} quick](measurements/peers-quick.json).",
         "",
@@ -266,7 +267,7 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
         "## Repeat",
         "",
         "`make bench-peers bench BENCH=peers` starts no run after three hours, `BENCH='peers --quick'` none after",
-        "18 minutes. Run the command again to continue.",
+        "18 minutes. Run it again to continue.",
         "`python -m bench.peers.page build/bench-peers` writes this page. A peer is [a file](../bench/peers/peer.py).",
     ]
     return "\n".join(lines) + "\n"

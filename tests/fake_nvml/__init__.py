@@ -72,7 +72,7 @@ def answers(file: Path, *gpus: Mapping[str, str], **system: str) -> None:
 
 
 def rank_of_gpu(boards: Path, rank: int, uuid: str) -> None:
-    """Write the board of a rank that computes on the GPU with this UUID; empty for none."""
+    """Write the metrics file of a rank that computes on the GPU with this UUID; empty for none."""
     place = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "LOCAL_WORLD_SIZE": "4"}
     recorder = attach.rank_recorder({Env.METRICS_DIR: str(boards), **place})
     assert isinstance(recorder, MmapRankRecorder)

@@ -65,7 +65,7 @@ def test_a_directory_that_cannot_be_used_costs_a_sentence_and_neither_training_n
     folder.mkdir()
     done = launched(stage, mount.format(folder), folder / inner)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("steps 3 "), "the rank has a board"
+    assert done.stdout.startswith("steps 3 "), "the rank has a metrics file"
     (line,) = [line for line in done.stderr.splitlines() if "metrics folder" in line]
     assert line.startswith(f"ddp-launch: The metrics folder {folder / inner} cannot be used ({why}), so this launcher ")
     assert line.endswith(
@@ -83,7 +83,7 @@ def test_a_directory_of_another_user_of_this_machine_is_not_written_to(stage: St
     os.chown(folder, 12345, 12345)
     done = launched(stage, "true", folder)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("steps 3 "), "the rank has a board"
+    assert done.stdout.startswith("steps 3 "), "the rank has a metrics file"
     (line,) = [line for line in done.stderr.splitlines() if "metrics folder" in line]
     assert f"The metrics folder {folder} cannot be used (it belongs to another user)" in line
     assert list(folder.iterdir()) == []
@@ -138,7 +138,7 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     assert second.code() == 0
 
 
-def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_board(
+def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_metrics_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two jobs of torchrun's on one machine with one ``DDP_METRICS_DIR``: no launcher of ours keeps them apart."""

@@ -120,7 +120,7 @@ def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProces
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_child_of_a_rank_does_not_take_its_board(tmp_path: Path) -> None:
+def test_a_child_of_a_rank_does_not_take_its_metrics_file(tmp_path: Path) -> None:
     """A worker of a data loader that imports the training script must not become the rank."""
     environ = environment(tmp_path)
     attach.rank_recorder(environ)

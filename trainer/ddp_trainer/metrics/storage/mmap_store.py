@@ -53,7 +53,7 @@ always succeeds.
 
 
 class InvalidMetricsFileError(Exception):
-    """The file is no metrics file of this version: it is damaged, or from another version (:class:`OtherVersion`)."""
+    """The metrics file is damaged, or from another version (:class:`OtherVersion`)."""
 
 
 class OtherVersion(InvalidMetricsFileError):
@@ -139,7 +139,7 @@ class MetricsFile:
         """Map the metrics file at ``path``, which another process owns, to add to its values.
 
         Returns:
-            The metrics file; None if there is no valid one.
+            The metrics file; None if it is missing or invalid.
 
         Raises:
             OSError: The file cannot be mapped.

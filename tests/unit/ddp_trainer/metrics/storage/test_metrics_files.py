@@ -183,7 +183,7 @@ def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> Non
     metrics_file.describe(identity)
 
 
-def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tmp_path: Path) -> None:
+def test_a_survey_counts_what_it_cannot_read_and_passes_over_other_files(tmp_path: Path) -> None:
     put(tmp_path, 0, {"rank": 0, "local_rank": 0, "local_world_size": 9})
     put(tmp_path, 1, {"rank": "one", "local_rank": 1, "local_world_size": 9})
     rank_metrics_path(tmp_path, 2).write_bytes(b"damaged")
