@@ -24,6 +24,9 @@ RERUNS ?=
 SKIPPED := build/skipped-tests
 AGAIN := --last-failed --last-failed-no-failures none
 
+# Tests start thousands of processes, and each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check dashboards-check clean
 

@@ -159,4 +159,5 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     end_with_descendants()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each start of torch takes three times as long
     sys.exit(main())

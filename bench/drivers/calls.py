@@ -81,5 +81,4 @@ class Call:
 
 def _child_env() -> dict[str, str]:
     """Ours, with byte code: to compile a program takes as long as all that it does."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**inherited, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}
+    return {**os.environ, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}
