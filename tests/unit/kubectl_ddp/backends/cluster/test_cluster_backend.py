@@ -108,7 +108,7 @@ def test_our_jobs_of_one_namespace_or_of_all_are_listed_by_age(server: ApiServer
 
 def test_a_missing_job_is_said_to_be_missing_with_its_namespace(backend: ClusterBackend) -> None:
     for act in (backend.job, backend.delete, lambda name: next(backend.watch(name))):
-        with pytest.raises(NotFound, match=r"no job 'digits' in namespace 'team' of context 'test'"):
+        with pytest.raises(NotFound, match=r"Job 'digits' does not exist in namespace 'team' of context 'test'"):
             act("digits")
 
 
@@ -391,6 +391,8 @@ def test_a_watch_shows_the_job_every_change_and_ends_with_the_job(server: ApiSer
 def test_a_watch_reads_the_events_that_its_caller_needs_alone(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
     pod = put_pod(server)
+    Watcher(backend, ()).until(lambda one: one.pods)
+    assert EVENTS not in server.asked("GET")
     put_event(server, "before", pod, "2026-01-02T00:00:01Z", "Pulling")
     put_event(server, "else", pod, "2026-01-02T00:00:01Z", "Scheduled")
     watcher = Watcher(backend, ("Pulling", "Pulled"))
@@ -400,10 +402,6 @@ def test_a_watch_reads_the_events_that_its_caller_needs_alone(server: ApiServer,
     assert [event["reason"] for event in seen.events] == ["Pulling", "Pulled"]
     paths = {one.query["fieldSelector"] for one in server.requests if one.path == EVENTS}
     assert paths == {f"involvedObject.kind=Pod,reason={reason}" for reason in ("Pulling", "Pulled")}
-    watcher.stop.request()
-    server.requests.clear()
-    Watcher(backend, ()).until(lambda one: one.pods)
-    assert EVENTS not in server.asked("GET")
 
 
 def test_an_object_that_is_no_longer_selected_is_dropped(server: ApiServer, watcher: Watcher) -> None:
