@@ -158,6 +158,8 @@ def _value(node: object, place: str) -> Raw:
 
 CONFIG_MAP: Final = "ddp-presets"
 """Name of the ConfigMap in every namespace."""
+MOST_LEVELS: Final = 100
+"""Levels of a preset: PyYAML takes time in proportion to their square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +201,16 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
     import yaml  # noqa: PLC0415 - those without shared presets do without
 
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("it has YAML aliases, which a few words can make endless")
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_LEVELS:
+                raise ValueError("it is nested too deeply")
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it has YAML aliases, which a few words can make endless")
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
         raise TypeError("it has no 'settings'")
     return document
@@ -219,7 +224,7 @@ def _parse_preset(name: str, document: Mapping[str, Any]) -> Preset:
 def _text(document: Mapping[str, Any], key: str) -> str:
     text = document.get(key, "")
     if not isinstance(text, str):
-        raise TypeError(f"its '{key}' is no text")
+        raise TypeError(f"its '{key}' is not a string")
     return text
 
 
