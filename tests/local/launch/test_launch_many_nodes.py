@@ -107,9 +107,12 @@ def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage: Stage) -> Non
     agents = start(stage, 0, 1)
     stage.finish()
     assert [agent.code() for agent in agents] == [0, 0]
-    (late,) = start(stage, 2)
+    run_dir = stage.folder / "late"
+    (late,) = start(stage, 2, DDP_RUN_DIR=str(run_dir))
     assert late.code() == 0
     assert "ddp-launch: The run was complete before this pod came." in late.lines
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert {"result": "succeeded", "world_size": 2}.items() <= summary.items(), "Kubernetes may keep its pod alone"
 
 
 def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: Stage) -> None:

@@ -367,7 +367,7 @@ def finish_of(over: Over) -> Finish:
     """
     if over.verdict is Verdict.SUCCEEDED:
         sentence = "The run was complete before this pod came." if over.late else ""
-        return Finish(Exit.SUCCESS, sentence, None, over.restarts)
+        return Finish(Exit.SUCCESS, sentence, None, over.restarts, over.summary)
     why = "The run was given up before this pod came." if over.late else ""
     is_hopeless = over.failure is not None and over.failure.exit_code in exit_codes.HOPELESS
     if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not is_hopeless:

@@ -394,6 +394,8 @@ class Agent:
 
     def _do_one(self, action: Action) -> None:
         match action:
+            case Send(message=messages.Succeeded() as message):
+                self._link.send(replace(message, summary=self._setup.report.summary(self._known_of_run())))
             case Send():
                 self._link.send(action.message)
             case StartWorkers() | PrepareWorkers() | StartForkServer() | RegroupWorkers() | SignalWorkers():
@@ -519,16 +521,21 @@ class Agent:
         )
         return {"ranks_together": together}
 
+    def _known_of_run(self) -> dict[str, object]:
+        """Return what the launcher adds to the summary of a run that has succeeded."""
+        world = self._core.generation.world_size if self._core.generation else 0
+        seconds = round(time.monotonic() - self._started_at, 3)
+        return {"world_size": world, "seconds": seconds, **last_step(self._setup.recorder)}
+
     def _report_outcome(self, finish: Finish) -> None:
         setup, moments = self._setup, self._moments
         startup = job_startup(setup, moments)
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:
-            seconds = round(time.monotonic() - self._started_at, 3)
-            world = generation.world_size if generation else 0
-            known = {**last_step(setup.recorder), **startup, **self._largest_partial_group(world)}
-            setup.report.succeeded(restarts, world_size=world, seconds=seconds, **known)
+            known = {**self._known_of_run(), **startup}
+            partial = self._largest_partial_group(generation.world_size if generation else 0)
+            setup.report.succeeded(restarts, finish.summary, **known, **partial)
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}
             setup.report.failed(finish.failure, finish.code, restarts, account)

@@ -80,9 +80,17 @@ class TerminationReport:
                 return JobAccount.from_json((self._run_dir / File.ACCOUNT).read_text())
         return None
 
-    def succeeded(self, restarts: Mapping[str, int], **known: object) -> None:
-        """Merge the launcher's values into the summary of the program, or write a summary if there is none."""
-        summary: Json = {"result": _SUCCEEDED, **known, **self._read(File.SUMMARY), "restarts": dict(restarts)}
+    def summary(self, known: Json) -> str:
+        """Return the launcher's values and the summary of the program, for the nodes that had no part in the end."""
+        return fit({**known, **self._read(File.SUMMARY)})
+
+    def succeeded(self, restarts: Mapping[str, int], received: str, **known: object) -> None:
+        """Merge the launcher's values into the summary of the program, or write a summary if there is none.
+
+        ``received`` is the summary of another node if this one had no part in the end of the run.
+        """
+        program = _parse_object(received) or self._read(File.SUMMARY)
+        summary: Json = {"result": _SUCCEEDED, **known, **program, "restarts": dict(restarts)}
         if self._run_dir:
             _replace(self._run_dir / File.SUMMARY, json.dumps(summary, indent=1))
         self._terminate(fit(summary))
@@ -95,9 +103,8 @@ class TerminationReport:
     def _read(self, name: File) -> Json:
         """Return the object in a file of the run directory; empty if there is none."""
         if self._run_dir:
-            with contextlib.suppress(OSError, ValueError):
-                document = json.loads((self._run_dir / name).read_text())
-                return document if isinstance(document, dict) else {}
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                return _parse_object((self._run_dir / name).read_text())
         return {}
 
     def _terminate(self, message: str) -> None:
@@ -126,6 +133,15 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
         else:
             del message[name]
     return text
+
+
+def _parse_object(text: str) -> Json:
+    """Return the JSON object in a text that a program has written; empty if it is none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _compact(value: object) -> str:

@@ -108,6 +108,7 @@ class Finish:
     message: str = ""
     failure: Failure | None = None
     restarts: dict[str, int] | None = None
+    summary: str = ""
 
 
 Action = (

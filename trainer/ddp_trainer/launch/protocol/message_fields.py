@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES
 from ddp_trainer.common.strict_json import MOST_INTEGER, Bounds, Matching
 
 MOST_NODES: Final = 1 << 16
@@ -35,6 +36,8 @@ Address = Annotated[str, Bounds(0, 253), Matching("[0-9A-Za-z.:%_-]*")]
 """A host name or an IP address."""
 FilePath = Annotated[str, Bounds(0, 4096), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
 Sentence = Annotated[str, Bounds(0, 2 * MESSAGE_CHARACTERS)]
+Summary = Annotated[str, Bounds(0, TERMINATION_MESSAGE_BYTES)]
+"""Summary of the run as JSON; empty if there is none."""
 Stack = Annotated[str, Bounds(0, 2 * STACK_CHARACTERS)]
 PortNumber = Annotated[int, Bounds(0, 65535)]
 NodeCount = Annotated[int, Bounds(0, MOST_NODES)]

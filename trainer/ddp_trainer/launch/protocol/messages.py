@@ -153,6 +153,7 @@ class Succeeded:
     """Agent to store: all workers of this node exited with 0 in this generation."""
 
     generation: fields.Number
+    summary: fields.Summary = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +286,8 @@ class Over:
     failure: Failure | None = None
     repeats: fields.Number = 0
     """Number of groups in a row that this failure ended before the first step, if no restart can help therefore."""
+    summary: fields.Summary = ""
+    """Set for a node that had no part in the end: Kubernetes may keep its pod alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,8 @@ class RunEnd:
 
     def __init__(self, registry: NodeRegistry) -> None:
         self.over: Over | None = None
+        self.summary = ""
+        """Summary of the run, as the first node that succeeded sent it."""
         self.has_parted = False
         """The run is over, and all members of its last group are done."""
         self._registry = registry
@@ -104,7 +106,7 @@ class RunEnd:
         if self.over is None:
             return ()
         code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
-        return replace(self.over, late=True, exit_code=code), Part()
+        return replace(self.over, late=True, exit_code=code, summary=self.summary), Part()
 
     def part(self) -> bool:
         """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.agent`."""
@@ -200,6 +202,7 @@ class Membership:
                 self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
             case messages.Succeeded():
                 self._group.succeeded.add(agent.node.token)
+                self.end.summary = self.end.summary or message.summary
             case messages.Leave():
                 self._leaves(agent, message)
             case messages.StandBy():
@@ -462,7 +465,8 @@ class Membership:
     def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
         for agent in self.registry.agents.values():
-            self._send_to_agent(agent, over)
+            is_member = self.registry.is_member(agent.node.token)
+            self._send_to_agent(agent, over if is_member else replace(over, summary=self.end.summary))
         self.phase = RunPhase.OVER
 
     def _part_if_all_may(self) -> None:
