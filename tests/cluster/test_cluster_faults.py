@@ -25,16 +25,18 @@ NAME = "digits"
 SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--max-restarts", "100")
 PACED = Path(__file__).parents[1] / "scripts" / "paced.py"
 HURRY = "/tmp/hurry"
+PACE = "0.002"
+"""Seconds of a step for each sample of a rank: a job that waits for a fault leaves the processors to others."""
 WITH_FORK_SERVER = "pytorchjob"
 """Engine whose pods keep the default fork server. Restarted workers of the others import torch again."""
 TRAIN = (
-    *("--env", f"HURRY={HURRY}", str(PACED)),
+    *("--env", f"HURRY={HURRY}", "--env", f"PACE={PACE}", str(PACED)),
     *("--", "--global-batch", "64", "--seed", "0", "--epochs", "100000", "--early-stop", "clock:1"),
 )
 STEPS_PER_EPOCH = 23
 LEARNED = 300
 """Steps after which a model trained without faults has an accuracy of 0.96."""
-BETWEEN = 50
+BETWEEN = 20
 """Steps between two faults."""
 
 

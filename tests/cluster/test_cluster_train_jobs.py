@@ -16,7 +16,7 @@ from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_any_image import RUNTIME as RUNTIME_IMAGE
 from tests.cluster.test_cluster_controller import controller
 from tests.cluster.test_cluster_engines import need
-from tests.cluster.test_cluster_faults import HURRY, NAME, PACED, Job
+from tests.cluster.test_cluster_faults import HURRY, NAME, PACE, PACED, Job
 
 pytestmark = pytest.mark.alone  # the runtimes belong to the whole cluster
 
@@ -62,7 +62,7 @@ def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
     flags = "--global-batch 64 --seed 0 --epochs 100000 --early-stop clock:1"
     job, command = Job(space, reach), ["bash", "-c", f"{script}torchrun paced.py {flags}"]
     with controller(space, "--ddpjobs"):
-        env = [{"name": "HURRY", "value": HURRY}]
+        env = [{"name": "HURRY", "value": HURRY}, {"name": "PACE", "value": PACE}]
         wanted = train_job(NAME, "ddp-torch-elastic", 1, {"image": space.image, "command": command, "env": env})
         space.api.create(space.path(ENGINE.api_version, ENGINE.plural), wanted)
         until("a job of the command line", lambda: space.ddp("status", NAME).code == 0)
