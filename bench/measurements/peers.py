@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -92,8 +92,8 @@ def plan_runs(options: Options) -> list[Cell]:
 
 def compile_libraries(python: Path) -> None:
     """Compile what is installed beside ``python``, or the peer whose cell is the first would start slowest."""
-    libraries = "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
-    subprocess.run([python, "-c", libraries], check=True)
+    compile_all = "compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"
+    subprocess.run([python, "-c", f"import compileall, sysconfig; {compile_all}"], check=True)
 
 
 def run_cell(cell: Cell, peer: Peer, folder: Path, seed: int) -> dict[str, Any]:
@@ -204,18 +204,24 @@ def load_results(out: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(file.read_text())
 
 
-def measure(options: Options) -> Report:
-    """Run every cell that has no result yet."""
-    out, known = (options.out or OUT).resolve(), load_peers()
-    out.mkdir(parents=True, exist_ok=True)
-    limit = QUICK_LIMIT_SECONDS if options.quick else LIMIT_SECONDS
-    cells, begun, left = plan_runs(options), time.monotonic(), 0
+def _installed_cells(options: Options, known: Mapping[str, Peer]) -> list[Cell]:
+    """Return the cells whose peers are installed, after compiling what these import."""
+    cells = plan_runs(options)
     for name in {cell.peer for cell in cells}:
         if missing := known[name].missing():
             options.progress(missing)
     cells = [cell for cell in cells if not known[cell.peer].missing()]
     for python in {known[cell.peer].python for cell in cells}:
         compile_libraries(python)
+    return cells
+
+
+def measure(options: Options) -> Report:
+    """Run every cell that has no result yet."""
+    out, known = (options.out or OUT).resolve(), load_peers()
+    out.mkdir(parents=True, exist_ok=True)
+    limit = QUICK_LIMIT_SECONDS if options.quick else LIMIT_SECONDS
+    cells, begun, left = _installed_cells(options, known), time.monotonic(), 0
     for number, cell in enumerate(cells, 1):  # grows by the cells that come again
         file = out / f"{cell.name}.json"
         if file.exists():

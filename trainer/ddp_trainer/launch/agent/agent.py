@@ -394,10 +394,8 @@ class Agent:
 
     def _do_one(self, action: Action) -> None:
         match action:
-            case Send(message=messages.Succeeded() as message):
-                self._link.send(replace(message, summary=self._setup.report.summary(self._known_of_run())))
             case Send():
-                self._link.send(action.message)
+                self._send(action.message)
             case StartWorkers() | PrepareWorkers() | StartForkServer() | RegroupWorkers() | SignalWorkers():
                 self._do_to_workers(action)
             case SetTimer():
@@ -414,6 +412,11 @@ class Agent:
             case Finish():
                 if not self._finished.done():
                     self._finished.set_result(action)
+
+    def _send(self, message: messages.FromAgent) -> None:
+        if isinstance(message, messages.Succeeded):
+            message = replace(message, summary=self._setup.report.summary(self._known_of_run()))
+        self._link.send(message)
 
     def _enter(self, state: GroupState) -> None:
         self._setup.recorder.state(state)
