@@ -111,7 +111,7 @@ def main(argv: list[str]) -> int:
         given = json.loads(file.read_text(encoding="utf-8")) if argv or file.exists() else None
         saved = before if given is None else merge_reports(before, given)
     except KeyError as missing:
-        print(f"gpu-report: {file} is no report of bench gpu: it lacks {missing}.", file=sys.stderr)
+        print(f"gpu-report: {file} is not a report of bench gpu: it lacks {missing}.", file=sys.stderr)
         return 2
     except (InvalidReport, OSError, ValueError) as error:
         print(f"gpu-report: {file} cannot be stored: {error}", file=sys.stderr)

@@ -176,7 +176,7 @@ def _with_name(queues: list[Queue], name: str | None) -> list[Queue]:
     found = [queue for queue in queues if name in {None, queue.name}]
     if name and not found:
         names = ", ".join(queue.name for queue in queues) or "none"
-        raise NotFound(f"There is no LocalQueue '{name}' in this namespace.", hint=f"There is {names}.")
+        raise NotFound(f"LocalQueue '{name}' does not exist in this namespace.", hint=f"There is {names}.")
     return found
 
 

@@ -98,7 +98,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     "holder": _queued(Cause.UNSCHEDULABLE, "stage=nowhere"),
     "queued": _queued(Cause.QUEUED, "holds quota: holder"),
     "queued-second": _queued(Cause.QUEUED, "1 ahead of it"),
-    "no-queue": _waiting(Cause.QUEUED, "There is no queue 'nope'", "--engine", "jobset", "--queue", "nope", *NOWHERE),
+    "no-queue": _waiting(Cause.QUEUED, "'nope' does not exist", "--engine", "jobset", "--queue", "nope", *NOWHERE),
     "too-large-for-queue": _queued(
         Cause.QUEUED, "more than the queue 'busy' can ever admit", change=to.asks_for("memory", "3Gi")
     ),
@@ -124,8 +124,8 @@ STAGES: Final[Mapping[str, Stage]] = {
     "claim-unbound": _waiting(Cause.VOLUME, "claim 'never-bound' has no volume", "--checkpoint-claim", "never-bound"),
     "image": _waiting(Cause.IMAGE, "cannot be got", "--image", "registry.invalid/nobody/nothing:1"),
     "image-name": _waiting(Cause.IMAGE, "InvalidImageName", "--image", "example.com/UPPER:1"),
-    "secret": _waiting(Cause.CONFIG, "there is no Secret 'hub'", "--secret-env", "TOKEN=hub:token"),
-    "configmap": _waiting(Cause.CONFIG, "there is no ConfigMap 'app'", "--mount", "configmap=app:/app"),
+    "secret": _waiting(Cause.CONFIG, "Secret 'hub' does not exist", "--secret-env", "TOKEN=hub:token"),
+    "configmap": _waiting(Cause.CONFIG, "ConfigMap 'app' does not exist", "--mount", "configmap=app:/app"),
     "init": _waiting(Cause.INIT, "no such bucket", change=to.fails_before),
     "start": Stage(Cause.START, 10, "ddp-launch", ("--image", "localhost/busybox:1", *IDLE)),
     "store-refused": Stage(

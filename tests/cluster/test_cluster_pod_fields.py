@@ -81,7 +81,7 @@ def test_each_key_alone_and_all_at_once_pass_the_server_and_pod_security(space: 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("--image-pull-secret", "missing"), 4, "There is no Secret 'missing' in namespace '"),
+        (("--image-pull-secret", "missing"), 4, "Secret 'missing' does not exist in namespace '"),
         (
             ("--pod-template", "{spec: {hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet}}"),
             4,

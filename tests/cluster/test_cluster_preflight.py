@@ -76,18 +76,18 @@ def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
     report = findings(space, *words)
     failed = [message for severity, message in report if severity == "error"]
     for sentence in (
-        f"There is no PersistentVolumeClaim 'none' in namespace '{space.name}'.",
+        f"PersistentVolumeClaim 'none' does not exist in namespace '{space.name}'.",
         "The Secret 'hub' has no entry token.",
-        f"There is no Secret 'keys' in namespace '{space.name}'.",
-        f"There is no ConfigMap 'settings' in namespace '{space.name}'.",
-        "There is no PriorityClass 'no-such'.",
+        f"Secret 'keys' does not exist in namespace '{space.name}'.",
+        f"ConfigMap 'settings' does not exist in namespace '{space.name}'.",
+        "PriorityClass 'no-such' does not exist.",
     ):
         assert sentence in failed, failed
-    assert any(message.startswith("There is no LocalQueue 'no-such'") for message in failed)
+    assert any(message.startswith("LocalQueue 'no-such' does not exist") for message in failed)
     assert any("The volume 'one' can be mounted by one machine only" in message for _, message in report)
     refused = submit(space, *words)
     assert (refused.code, space.left()) == (4, [])
-    assert "There is no PriorityClass 'no-such'." in refused.err
+    assert "PriorityClass 'no-such' does not exist." in refused.err
 
 
 def test_admission_of_the_pods_is_asked_before_there_is_a_job(space: Namespace) -> None:
@@ -145,7 +145,7 @@ def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_pref
     for command in ("preflight", "submit"):
         nowhere = Namespace("ddp-test-nowhere", space.api, space.image, space.home)
         done = nowhere.ddp(command, "--name", "job", "--image", "x:1", *TINY, environ=STRICT)
-        assert (done.code, "There is no namespace 'ddp-test-nowhere'" in done.err) == (3, True)
+        assert (done.code, "Namespace 'ddp-test-nowhere' does not exist" in done.err) == (3, True)
 
 
 def test_capacity_says_what_the_machines_have_and_what_is_free(space: Namespace) -> None:

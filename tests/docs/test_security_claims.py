@@ -67,7 +67,7 @@ def test_the_rendezvous_of_stock_torchrun_runs_what_a_stranger_has_written(tmp_p
     timeout = dynamic_rendezvous.RendezvousTimeout()
     settings = dynamic_rendezvous.RendezvousSettings("run", 1, 1, timeout, **alive)
     holder = dynamic_rendezvous._BackendRendezvousStateHolder(backend, settings)
-    with pytest.raises(AttributeError):  # what came is no state; by then it has run
+    with pytest.raises(AttributeError):  # what came is not a state; by then it has run
         holder.sync()
     assert (tmp_path / "touched").exists()
 

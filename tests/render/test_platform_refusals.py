@@ -39,8 +39,8 @@ def a_preset(name: str, setting: str) -> str:
             "the defaultRequest of memory is 2Gi, more than its default, 2000Mi; lower the one or raise the other",
         ),
         ("limitRange: {min: {cpu: 1}, max: {cpu: 900m}}", "the min of cpu is 1, more than its max, 900m"),
-        ("limitRange: {enabled: true}", "there are no amounts; give limitRange.min"),
-        ("quota: {enabled: true}", "nothing says how much namespace 'training' may have; give quota.hard"),
+        ("limitRange: {enabled: true}", "but no limits are given; set limitRange.min"),
+        ("quota: {enabled: true}", "but namespace 'training' has no quota; set quota.hard"),
         ("priorityClasses: [{name: a, value: 1}, {name: a, value: 2}]", "priorityClasses: 'a' stands there twice"),
         (TWO_DEFAULTS, "a and b all have globalDefault: true, and a cluster has one"),
         (

@@ -19,7 +19,7 @@ from tools.docs.values_table import resolve_reference
 
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())
 SHAPES: Final = yaml.safe_load((PLATFORM / "files/shapes.yaml").read_text())
-NAME: Final = "is no name in Kubernetes. Use lower case letters, digits and dashes,"
+NAME: Final = "is not a valid name in Kubernetes. Use lower case letters, digits and dashes,"
 _FLAVOR: Final = "queues/flavors/[]"
 TAINTED: Final = (
     *(f"{place}/tolerations" for place in ("controller", "prePull", "test", _FLAVOR)), f"{_FLAVOR}/nodeTaints",
@@ -39,24 +39,24 @@ FREE: Final = {
     [
         ("namespaces: [{name: a}, {name: Team_A}]", f"namespaces[1].name: 'Team_A' {NAME}"),
         ("namespaces: [{name: ''}]", f"namespaces[0].name: '' {NAME}"),
-        ("namespaces: [{name: a, labels: {a b: c}}]", "namespaces[0].labels: 'a b' is no key of a label."),
-        ("commonLabels: {team: a b}", "commonLabels.team: 'a b' is no value of a label. Use letters,"),
-        ("image: {registry: 'https://example.com'}", "image.registry: 'https://example.com' is no registry. Write"),
-        ("image: {repository: a@b}", "image.repository: 'a@b' is no repository of images. Write its path,"),
-        ("image: {tag: a b}", "image.tag: 'a b' is no tag. Use letters,"),
+        ("namespaces: [{name: a, labels: {a b: c}}]", "namespaces[0].labels: 'a b' is not a label key."),
+        ("commonLabels: {team: a b}", "commonLabels.team: 'a b' is not a label value. Use letters,"),
+        ("image: {registry: 'https://example.com'}", "image.registry: 'https://example.com' is not a registry. Write"),
+        ("image: {repository: a@b}", "image.repository: 'a@b' is not an image repository. Write its path,"),
+        ("image: {tag: a b}", "image.tag: 'a b' is not a tag. Use letters,"),
         ("image: {tag: latest}", "which one it was. Name a version,"),
         (
             "prePull: {images: ['example.com/a:latest']}",
             "prePull.images[0]: 'example.com/a:latest' is another image tom",
         ),
-        ("image: {digest: 'sha256:abc'}", "image.digest: 'sha256:abc' is no digest. Write 'sha256:' and 64 hexadec"),
-        ("quota: {hard: {pods: many}}", "quota.hard.pods: 'many' is no amount. Write it as '2', '500m' or"),
+        ("image: {digest: 'sha256:abc'}", "image.digest: 'sha256:abc' is not a digest. Write 'sha256:' and 64 hexadec"),
+        ("quota: {hard: {pods: many}}", "quota.hard.pods: 'many' is not a quantity. Write it as '2', '500m' or"),
         ("priorityClasses: [{name: system-a, value: 1}]", "'system-a' is a name that Kubernetes keeps for its own."),
         ("presets: {Big one: {summary: B., settings: {gpus: {value: 8, reason: so}}}}", f"presets: 'Big one' {NAME}"),
-        ("monitoring: {podMonitor: {interval: 1h}}", "interval: '1h' is no time. Write it in seconds or minutes,"),
+        ("monitoring: {podMonitor: {interval: 1h}}", "interval: '1h' is not a duration. Write it in seconds or"),
         (
             "monitoring: {dashboards: {url: grafana.example.com}}",
-            "'grafana.example.com' is no address of a web server.",
+            "'grafana.example.com' is not a URL.",
         ),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_text_that_cannot_be_meant_is_refused_in_a_sentence(each_helm: Helm, v
 def test_an_amount_of_a_queue_is_looked_at_wherever_it_stands(helm: Helm) -> None:
     values = put(WITH_QUEUES, "queues.clusterQueues.0.flavors.0.resources.cpu.nominal", "8 cores")
     message = helm.error_response(PLATFORM, values, serves=KUEUE)
-    assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is no amount." in message
+    assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is not a quantity." in message
 
 
 def test_every_text_of_the_schema_has_a_shape_or_is_free_and_none_a_pattern() -> None:

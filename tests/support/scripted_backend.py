@@ -50,7 +50,7 @@ class ScriptedBackend:
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """The first moment."""
         if not self._moments:
-            raise NotFound(f"There is no job '{name}'.")
+            raise NotFound(f"Job '{name}' does not exist.")
         return self._moments[0]
 
     def watch(

@@ -67,12 +67,12 @@ what a single value may be is said by values.schema.json, and what a text looks 
 {{- end -}}
 {{- with .Values.limitRange -}}
 {{- if and .enabled (not (or .min .defaultRequest .default .max)) -}}
-{{- fail "limitRange.enabled is true, and there are no amounts; give limitRange.min, .defaultRequest, .default or .max, or set limitRange.enabled to false." -}}
+{{- fail "limitRange.enabled is true, but no limits are given; set limitRange.min, .defaultRequest, .default or .max, or set limitRange.enabled to false." -}}
 {{- end -}}
 {{- end -}}
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items -}}
 {{- if and $.Values.quota.enabled (not .quota) -}}
-{{- fail (printf "quota.enabled is true, and nothing says how much namespace '%s' may have; give quota.hard, or set quota.enabled to false." .name) -}}
+{{- fail (printf "quota.enabled is true, but namespace '%s' has no quota; set quota.hard, or set quota.enabled to false." .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

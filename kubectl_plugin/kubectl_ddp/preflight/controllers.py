@@ -96,8 +96,8 @@ def check_local_queue(subject: Subject, facts: PreflightFacts) -> Iterator[Findi
         if is_kueue_managed(subject.spec):
             names = sorted(str(queue["metadata"]["name"]) for queue in read(facts.local_queues))
             yield error(
-                f"There is no LocalQueue '{subject.spec.queue}' in namespace '{subject.namespace}', and a job whose "
-                "queue is not there waits for ever.",
+                f"LocalQueue '{subject.spec.queue}' does not exist in namespace '{subject.namespace}', so the job "
+                "would wait for it.",
                 _other_queues(names, has_kueue=facts.has_kueue),
             )
         return
@@ -124,8 +124,8 @@ def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Fi
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
         yield error(
-            f"There is no WorkloadPriorityClass '{name}', and Kueue does not queue a job without its class.",
-            "'kubectl get workloadpriorityclasses' names them; --priority names that of the pods.",
+            f"WorkloadPriorityClass '{name}' does not exist, so Kueue would not queue the job.",
+            "'kubectl get workloadpriorityclasses' lists all; --priority names that of the pods.",
         )
     else:
         yield ok(f"The WorkloadPriorityClass '{name}' is there.")

@@ -89,14 +89,14 @@ def _entries(
 
 
 def _missing(subject: Subject, kind: str, name: str, hint: str) -> Finding:
-    return error(f"There is no {kind} '{name}' in namespace '{subject.namespace}'.", hint)
+    return error(f"{kind} '{name}' does not exist in namespace '{subject.namespace}'.", hint)
 
 
 def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the priority class exists. Without it, the job is accepted and then every pod is rejected."""
     if read(facts.priority) is None:
         yield error(
-            f"There is no PriorityClass '{subject.spec.priority}'.", "'kubectl get priorityclasses' names them."
+            f"PriorityClass '{subject.spec.priority}' does not exist.", "'kubectl get priorityclasses' lists all."
         )
     else:
         yield ok(f"The PriorityClass '{subject.spec.priority}' is there.")
@@ -112,7 +112,7 @@ def check_image_pull_secrets(subject: Subject, facts: PreflightFacts) -> Iterato
         if found.get(name) is None:
             yield warning(
                 f"The service account '{chosen or 'default'}' of namespace '{subject.namespace}' names the image pull "
-                f"secret '{name}', which is not there: a private image such as '{subject.spec.image}' cannot be "
+                f"secret '{name}', which does not exist: a private image such as '{subject.spec.image}' cannot be "
                 "fetched.",
                 "Create it: kubectl create secret docker-registry.",
             )

@@ -204,10 +204,13 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_LEVELS:
-                raise ValueError("it is nested too deeply")
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it has YAML aliases, which a few words can make endless")
+            has_alias = isinstance(event, yaml.AliasEvent)
+            if has_alias or depth > MOST_LEVELS:
+                raise ValueError(
+                    "it has YAML aliases, which a few words can make endless"
+                    if has_alias
+                    else "it is nested too deeply"
+                )
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from None

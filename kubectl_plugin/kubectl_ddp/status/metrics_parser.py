@@ -92,7 +92,7 @@ _SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL: Final = re.compile(r'(?:^|,)[ \t]*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 """Pattern of one label. It begins at a comma, so that text without one is read once, whatever a pod serves."""
 MOST_LABEL_CHARACTERS: Final = 4096
-"""Longest labels of a sample. Longer ones are no sample of ours, and are left out."""
+"""Longest labels of a sample. Samples with longer labels are not ours, and are skipped."""
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 

@@ -111,7 +111,7 @@ def config(facts: Facts) -> Iterator[CauseFinding]:
 def _missing(match: re.Match[str]) -> str:
     if match[2]:
         kind = "ConfigMap" if match[1].lower() == "configmap" else "Secret"
-        return f"there is no {kind} '{match[2]}'"
+        return f"{kind} '{match[2]}' does not exist"
     return f"the {match[4]} '{match[5].rpartition('/')[2]}' has no key '{match[3]}'"
 
 

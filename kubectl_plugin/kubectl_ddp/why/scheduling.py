@@ -252,7 +252,7 @@ def _waits(facts: Facts, workload: Object, queue: str) -> CauseFinding:
     cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
     evidence = [f"Workload {workload['metadata']['name']}: {text}"] if text else []
     if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
-        what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
+        what = f"LocalQueue '{queue}' does not exist in the job's namespace, so the job waits for it."
         then = "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue."
     elif why := _stopped(facts, local, cluster_queue):
         what = f"It waits in the queue '{queue}', which admits no job now: {why}."

@@ -66,7 +66,7 @@ def test_a_deleted_job_leaves_nothing(place: Place) -> None:
     place.delete("digits")
     assert engine.is_gone
     assert [*(place.state / "kubectl-ddp" / "jobs").iterdir()] == []
-    with pytest.raises(NotFound, match="no job 'digits' on this machine"):
+    with pytest.raises(NotFound, match="Job 'digits' does not exist on this machine"):
         place.job("digits")
 
 
@@ -111,5 +111,5 @@ def test_a_job_whose_engine_cannot_start_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../digits", "no-such-job"])
 def test_a_job_that_is_not_there_is_not_found(place: Place, name: str) -> None:
     for item in (place.job, place.delete, lambda one: place.scale(one, 1), lambda one: next(place.watch(one))):
-        with pytest.raises(NotFound, match="There is no job"):
+        with pytest.raises(NotFound, match=r"^Job .* does not exist"):
             item(name)

@@ -96,7 +96,7 @@ def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> No
         terminal.shows(lambda picture: picture[0].startswith("gone  "))
         assert typed("delete", "gone", "--yes").returncode == 0
         assert terminal.ended() == 3
-        assert terminal.said.partition(LEFT)[2].startswith("error: There is no job 'gone'")
+        assert terminal.said.partition(LEFT)[2].startswith("error: Job 'gone' does not exist")
         assert terminal.is_as_before
 
 

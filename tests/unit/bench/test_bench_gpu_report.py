@@ -89,7 +89,7 @@ def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
     assert "shows nothing about GPUs" in capsys.readouterr().err
     given.write_text(json.dumps({}))
     assert report.main([str(given)]) == 2
-    assert "is no report of bench gpu: it lacks 'device'." in capsys.readouterr().err
+    assert "is not a report of bench gpu: it lacks 'device'." in capsys.readouterr().err
     given.write_text(json.dumps(made(check("A", "not run", reason="no GPU"))))
     assert report.main([str(given)]) == 0
     assert "nothing new is stored" in capsys.readouterr().err

@@ -91,7 +91,7 @@ def decode(kinds: Mapping[str, type], line: bytes) -> Any:
         line: Line of JSON, as :func:`encode` writes it.
 
     Raises:
-        DecodeError: If the line is no message of these classes.
+        DecodeError: If the line is not a message of these classes.
     """
     data = loads(line)
     if not isinstance(data, dict) or not isinstance(data.get("is"), str) or data["is"] not in kinds:

@@ -25,7 +25,7 @@ dyn(object).kind == "Pod"
 : []
 {{- end }}
 
-{{/* The Jobs of a set of Jobs, and where they stand; none in what is no set. */}}
+{{/* The Jobs of a set of Jobs, and where they stand; empty for an object that is not a set. */}}
 {{- define "ddp-platform.policy.jobs" -}}
 dyn(object).kind == "JobSet" && has(dyn(object).spec.replicatedJobs)
 ? dyn(object).spec.replicatedJobs

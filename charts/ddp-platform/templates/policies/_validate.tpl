@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Rules that are not enforced, for NOTES.txt; the one that is off by default is no news. */}}
+{{/* Rules that are not enforced, for NOTES.txt; except the one that is off by default. */}}
 {{- define "ddp-platform.warnings.policies" -}}
 {{- range $rule := list "hostPath" "hostNamespaces" "privileged" "memoryLimit" "apiToken" "networkPolicy" "workloadPatch" }}
 {{- $action := include "ddp-platform.policy.action" (dict "root" $ "rule" $rule) }}

@@ -62,7 +62,7 @@ def not_writable_error(directory: Path, error: OSError) -> DdpError:
 
 def no_such_job(name: str) -> NoSuchJob:
     """Return the error for a job that does not exist."""
-    return NoSuchJob(name, f"There is no job '{name}' on this machine.", hint=f"'{program()} list' names them all.")
+    return NoSuchJob(name, f"Job '{name}' does not exist on this machine.", hint=f"'{program()} list' shows all jobs.")
 
 
 def unreadable(path: Path, error: OSError) -> Forbidden:

@@ -66,7 +66,7 @@ def target(options: Options, job: str | None, *, changes: bool = False) -> tuple
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
     """Return the error that no job exists in these places."""
     places = " or ".join(place_of(backend, is_everywhere=options.all_namespaces) for backend in backends)
-    return NotFound(f"There is no job {places}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
+    return NotFound(f"No job exists {places}.", hint=f"'{program()} submit SCRIPT --local' runs one on this machine.")
 
 
 def place_of(backend: Backend, *, is_everywhere: bool = False) -> str:

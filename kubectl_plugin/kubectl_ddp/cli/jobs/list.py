@@ -79,7 +79,9 @@ def _select(backends: Sequence[Backend], listing: _JobSelection, options: Option
     for name in dict.fromkeys(listing.names):
         if name not in found_names:
             suggestion = suggest_close_match(name, found_names)
-            missing = NotFound(f"There is no job '{name}'.", hint=suggestion or "'list' without a name shows all jobs.")
+            missing = NotFound(
+                f"Job '{name}' does not exist.", hint=suggestion or "'list' without a name shows all jobs."
+            )
             if not chosen:
                 raise missing
             options.print_message(f"warning: {missing}")

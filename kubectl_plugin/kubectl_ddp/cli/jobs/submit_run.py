@@ -77,7 +77,7 @@ def submit_job(options: Options, request: JobRequest, submit_options: SubmitOpti
 
 def _directory_of(request: JobRequest) -> str:
     """Return the directory of the job file; the current one without a job file."""
-    return os.path.dirname(request.file) if isinstance(request.file, str) else ""  # noqa: PTH120 - '' is no Path
+    return os.path.dirname(request.file) if isinstance(request.file, str) else ""  # noqa: PTH120 - '' is not a Path
 
 
 def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, builds: bool) -> Prepared:

@@ -33,7 +33,7 @@ def test_a_default_group_that_is_no_more_is_not_told(tmp_path: Path) -> None:
     first, second = entry(1, over=False), entry(1) | {"pg_id": 2}
     found = flight_recorder.read(record({0: (40, 40), 1: (9, 9), 2: (1, 1), 3: (5, 4)}, first, second))
     assert found.groups == {"default": Position(1, 1, name="0"), "1": Position(5, 4)}
-    assert not found.waits_in  # in a collective of a group that is no more
+    assert not found.waits_in  # in a collective of a group that no longer exists
 
 
 def test_collectives_of_nccl_are_read_from_the_recorder_of_nccl(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_only_machines_of_a_kind_and_one_queue_are_shown_if_asked_for() -> None:
         found(nodes, [], gpu_type="B200")
     queues = [*TEAM, {"metadata": {"name": "also"}, "spec": {"clusterQueue": "lab"}}]
     assert [item.name for item in found(nodes, [], queues, [lab()], queue="team").queues or ()] == ["team"]
-    with pytest.raises(NotFound, match=r"no LocalQueue 'other'.*There is also, team\."):
+    with pytest.raises(NotFound, match=r"LocalQueue 'other' does not exist.*There is also, team\."):
         found(nodes, [], queues, [lab()], queue="other")
 
 

@@ -42,7 +42,7 @@ def test_a_queue_that_takes_no_jobs_says_why() -> None:
 @pytest.mark.parametrize(
     ("found", "severity", "words"),
     [
-        (None, Severity.ERROR, "There is no WorkloadPriorityClass 'urgent', and Kueue does not queue a job"),
+        (None, Severity.ERROR, "WorkloadPriorityClass 'urgent' does not exist, so Kueue would not queue the job"),
         ({"value": 1000}, Severity.OK, "The WorkloadPriorityClass 'urgent' is there."),
     ],
 )

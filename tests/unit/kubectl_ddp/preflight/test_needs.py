@@ -28,7 +28,7 @@ LARGE = [a_node("a", cpu="64")]
 @pytest.mark.parametrize(
     ("claim", "nodes", "severity", "words"),
     [
-        (None, SMALL, Severity.ERROR, "There is no PersistentVolumeClaim 'data' in namespace 'team'"),
+        (None, SMALL, Severity.ERROR, "PersistentVolumeClaim 'data' does not exist in namespace 'team'"),
         (a_claim("ReadWriteMany"), SMALL, Severity.OK, "is there"),
         (a_claim("ReadWriteOnce"), SMALL, Severity.ERROR, "one machine only (ReadWriteOnce)"),
         (a_claim("ReadWriteOnce"), LARGE, Severity.WARNING, "one machine only"),
@@ -61,7 +61,7 @@ def test_secrets_and_their_entries_are_there_or_named() -> None:
     known = facts(secrets={"hub": frozenset({"token"}), "all": None, "files": frozenset()}, config_maps={"app": None})
     report = [(item.severity, item.message) for item in check_secrets(job, known)]
     assert (Severity.ERROR, "The Secret 'hub' has no entry key.") in report
-    assert (Severity.ERROR, "There is no Secret 'all' in namespace 'team'.") in report
+    assert (Severity.ERROR, "Secret 'all' does not exist in namespace 'team'.") in report
     assert (Severity.OK, "The Secret 'files' is there.") in report
     assert {item.message.split("'")[1] for item in namespace_checks.check_config_maps(job, known)} == {
         "app",
@@ -80,8 +80,8 @@ def test_a_pull_secret_and_a_service_account_that_the_job_names_must_be_there() 
     known = facts(account=None, secrets={"registry": None})
     found = [*check_secrets(job, known), *check_image_pull_secrets(job, known)]
     assert [(item.severity, item.message) for item in found] == [
-        (Severity.ERROR, "There is no Secret 'registry' in namespace 'team'."),
-        (Severity.ERROR, "There is no ServiceAccount 's3-reader' in namespace 'team'."),
+        (Severity.ERROR, "Secret 'registry' does not exist in namespace 'team'."),
+        (Severity.ERROR, "ServiceAccount 's3-reader' does not exist in namespace 'team'."),
     ]
 
 

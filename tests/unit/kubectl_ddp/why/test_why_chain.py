@@ -190,7 +190,7 @@ def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubele
     around = {RelatedKind.EVENTS: (slow,)}
     assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).subject is Cause.VOLUME
     held = pod(0, waiting("CreateContainerConfigError", 'secret "hub" not found'))
-    assert first(facts(job("Created"), held, around=around)).message.endswith("there is no Secret 'hub'.")
+    assert first(facts(job("Created"), held, around=around)).message.endswith("Secret 'hub' does not exist.")
 
 
 def test_a_missing_object_is_the_cause_though_the_kubelet_also_waited_for_its_cache() -> None:

@@ -350,7 +350,7 @@ def is_internal_frame(path: str) -> bool:
 
 
 def is_standard(path: str) -> bool:
-    """Return whether a file belongs to Python itself, or is no real file."""
+    """Return whether a file belongs to Python itself, or is not a real file."""
     return path.startswith("<") or path.startswith(os.path.dirname(os.__file__) + os.sep)  # noqa: PTH120, PIE810
 
 

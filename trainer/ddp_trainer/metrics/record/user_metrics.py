@@ -84,7 +84,7 @@ class Log:
             gradient_norm: Norm of the whole gradient before clipping.
             tokens: Tokens of this rank since the last call.
             flops: Floating-point operations of the model on this rank since the last call.
-            extra: Further values by name, for names that are no Python names, such as ``val/acc``; at most 32 names
+            extra: Further values by name, for names that are not Python names, such as ``val/acc``; at most 32 names
                 per rank. ``kubectl ddp`` shows the value of the lowest rank that has reported the name.
             values: Further values, such as ``val_accuracy=0.93``. A tensor on a GPU is read at most once per second,
                 as ``.item()`` does: the host then waits for the GPU.

@@ -363,7 +363,7 @@ def _check_file_size(file: Path, wanted: int) -> None:
     status = file.stat()
     size_bytes = status.st_size
     if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
-        raise CorruptCheckpoint(f"{file.name} is no regular file")
+        raise CorruptCheckpoint(f"{file.name} is not a regular file")
     if size_bytes != wanted:
         raise CorruptCheckpoint(f"{file.name} has {size_bytes} of {wanted} bytes")
 

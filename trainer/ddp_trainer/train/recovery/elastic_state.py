@@ -225,7 +225,7 @@ class ElasticState:
         return Checkpoint(self.state.manifest(), state=self.state.state_dict())
 
     def _has_place(self) -> bool:
-        """Return True if this rank trains in the group, and is no spare."""
+        """Return True if this rank trains in the group, and is not a spare."""
         parallel, group = self._context.config.parallel, self._context.process.group
         return parallel is None or group.rank < layout_of(parallel, group.world_size).world
 

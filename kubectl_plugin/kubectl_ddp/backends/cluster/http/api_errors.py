@@ -132,7 +132,7 @@ REFUSALS: Final[Mapping[int, ErrorMapping]] = {
         "The API server does not let context '{context}' {verb} {target}{place}: {message}.",
         "'kubectl auth can-i --list' lists your permissions. Request the missing one from a cluster administrator.",
     ),
-    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {target}{place} of context '{context}'."),
+    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "{target}{place} of context '{context}' does not exist."),
     HTTPStatus.CONFLICT: ErrorMapping(
         Conflict, "{target}{place} was changed by someone else at the same time: {message}.", "Try again."
     ),
@@ -149,7 +149,7 @@ REFUSALS: Final[Mapping[int, ErrorMapping]] = {
 
 ALREADY_EXISTS: Final = ErrorMapping(AlreadyExists, "{target}{place} exists already.")
 NO_NAMESPACE: Final = ErrorMapping(
-    NotFound, "There is no namespace '{namespace}' in the cluster of context '{context}'.", "Choose another with -n."
+    NotFound, "Namespace '{namespace}' does not exist in the cluster of context '{context}'.", "Choose another with -n."
 )
 NOT_SERVED: Final = ErrorMapping(NotServed, "The cluster of context '{context}' does not serve {resource}.")
 SERVER_ERROR: Final = ErrorMapping(

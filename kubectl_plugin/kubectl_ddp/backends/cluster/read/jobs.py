@@ -272,8 +272,8 @@ class Jobs:
             raise NotFound(reason, hint=f"'kubectl describe ddp {name} -n {self._namespace}' shows its events.")
         raise NoSuchJob(
             name,
-            f"There is no job '{name}' in namespace '{self._namespace}' of context '{self._api.connection.where}'.",
-            hint=f"'{program()} list{location_flags()}' names them all; -n chooses another namespace.",
+            f"Job '{name}' does not exist in namespace '{self._namespace}' of context '{self._api.connection.where}'.",
+            hint=f"'{program()} list{location_flags()}' shows all jobs; -n chooses another namespace.",
         )
 
     def _why_no_root(self, name: str) -> str | None:

@@ -73,7 +73,7 @@ def read_index(content: bytes, place: str) -> Index:
         ) from None
     if outside := [shard.key for shard in shards if "/" in shard.key or shard.key in {"", ".", ".."}]:
         raise BadData(
-            f"{place}/{INDEX} names the shard {outside[0]!r}, which is no file beside it.",
+            f"{place}/{INDEX} names the shard {outside[0]!r}, which is not a file beside it.",
             hint="Write the shards again with write_shards.",
         )
     if kinds - {("mds", False)}:

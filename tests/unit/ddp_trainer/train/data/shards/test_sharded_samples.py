@@ -124,7 +124,7 @@ def test_a_sample_that_does_not_fit_is_refused_and_leaves_no_index(tmp_path: Pat
 
 @pytest.mark.parametrize("basename", ["../secret.mds", "/etc/passwd", "..", "", "a/b.mds"])
 def test_a_shard_outside_of_the_data_set_is_refused(basename: str) -> None:
-    with pytest.raises(BadData, match="which is no file beside it"):
+    with pytest.raises(BadData, match="which is not a file beside it"):
         read_index(index_of(basename), "/data")
     assert read_index(index_of("shard.00000.mds"), "/data").shards[0].key == "shard.00000.mds"
 
