@@ -34,7 +34,7 @@ def kubeconfig_of(space: Namespace) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("one core each")  # the examples request one core each
+@pytest.mark.xdist_group("documents")  # two jobs of two pods with one core each could block each other
 @pytest.mark.parametrize("block", blocks("console", "cluster"))
 def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")

@@ -9,12 +9,9 @@ import pytest
 
 from tests.cluster.live_cluster import Namespace, until
 
-# Two jobs of two such pods could block each other, each holding one node.
-pytestmark = pytest.mark.xdist_group("one core each")
-
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")
-SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "128Mi")
-STEPS = 60
+SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "500m", "--memory", "2Gi", "--shm", "128Mi")
+STEPS = 40
 TRAIN = (
     *("--module", "ddp_trainer", "--", "train", "--task", "text", "--data", ".", "--window", "32"),
     *("--model", "gpt:layers=2,heads=2,width=32", "--global-batch", "32", "--epochs", "20", "--seed", "0"),

@@ -11,17 +11,14 @@ from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import Namespace, until
 
 DIGITS = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
-# Two jobs of two such pods could block each other, each holding one node.
-pytestmark = pytest.mark.xdist_group("one core each")
-
-SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "256Mi")
+SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "500m", "--memory", "2Gi", "--shm", "256Mi")
 
 
 @pytest.mark.timeout(600)
 def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace) -> None:
     """Two nodes with two ranks each, in a namespace that enforces Pod Security ``restricted``."""
     submitted = space.ddp(
-        "submit", "--name", "digits", "--image", space.image, *SIZE, "-o", "json", *DIGITS, "--epochs", "40"
+        "submit", "--name", "digits", "--image", space.image, *SIZE, "-o", "json", *DIGITS, "--epochs", "20"
     ).ok()
     run_id = submitted.json["runId"]
     space.ddp("wait", "digits", "--for=step=100", "--timeout", "4m").ok()
@@ -50,9 +47,9 @@ def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace)
     state = space.ddp("status", "digits", "-o", "json").ok().json
     summary = state["summary"]
     assert (state["state"], summary["result"]) == ("Succeeded", "succeeded")
-    assert summary["accuracy"] >= 0.97
+    assert summary["accuracy"] >= 0.95
     assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
-    assert (summary["steps"], summary["epochs"], summary["world_size"]) == (40 * 23, 40, 4)
+    assert (summary["steps"], summary["epochs"], summary["world_size"]) == (20 * 23, 20, 4)
     assert sum(summary["restarts"].values()) >= 1
 
     lines = space.ddp("logs", "digits", "--rank", "all").ok().out.splitlines()

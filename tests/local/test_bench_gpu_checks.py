@@ -31,36 +31,24 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
     return {bar["what"]: bar["holds"] for bar in found["bars"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("letter", "count", "figures"),
     [
         ("A", 2, {"c_compilers_count"}),
-        pytest.param("B", 3, {"plain_forked_count", "asking_forked_count"}, marks=pytest.mark.long),
-        pytest.param("D", 6, {"stuck_seconds", "device_used_again_seconds"}, marks=pytest.mark.long),
-        pytest.param("E", 3, {"cycles_count"}, marks=pytest.mark.long),
-        pytest.param(
-            "F1",
-            9,
-            {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")},
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "F2",
-            8,
-            {f"restarts_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")},
-            marks=pytest.mark.long,
-        ),
+        ("B", 3, {"plain_forked_count", "asking_forked_count"}),
+        ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
+        ("E", 3, {"cycles_count"}),
+        ("F1", 9, {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
+        ("F2", 8, {f"restarts_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
         ("N", 3, {"metrics_count", "model_flops_per_second"}),
-        pytest.param("P", 7, {"step_seconds"}, marks=pytest.mark.long),
+        ("P", 7, {"step_seconds"}),
         ("Q", 3, set()),
-        pytest.param("S", 4, set(), marks=pytest.mark.long),
+        ("S", 4, set()),
         ("I", 8, set()),
-        pytest.param("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second"}, marks=pytest.mark.long),
-        pytest.param(
-            *("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
-            marks=pytest.mark.long,
-        ),
-        pytest.param("M", 2, set(), marks=pytest.mark.long),
+        ("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second"}),
+        ("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
+        ("M", 2, set()),
     ],
 )
 def test_a_check_comes_to_its_end_without_a_gpu_and_what_it_requires_holds(

@@ -78,6 +78,7 @@ def test_the_paths_of_a_step_and_of_a_death_do_not_grow() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_measurement_comes_to_its_end(name: str) -> None:
     flags, changes = SMALLEST[name]
