@@ -59,8 +59,8 @@ test-processes: $(READY) ## Those with real processes, and those on a cluster
 test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one process more, since some of them wait
 	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/unit tests/render)
 
-test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
-	@$(NICE) $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
+test-local: $(READY) ## Tests with real processes, four at a time, and every command of the documents
+	@$(NICE) $(BIN)/python -m pytest -q -n 4 --dist loadgroup --no-loadscope-reorder -m 'not long' tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared

@@ -5,6 +5,7 @@ import gc
 import inspect
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,18 +25,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = (
-    "test_documents",
     "test_train_replicas",
-    "test_bench_gpu_checks",
-    "test_bench_measurements",
-    "test_object_stores",
     "test_launch_reform",
     "test_train_stream_model",
-    "test_collectives_pairs",
-    "test_train_strategies",
-    "test_train_data",
+    "test_local_examples",
+    "test_launch_one_node",
+    "test_object_stores",
+    "test_documents",
 )
-"""Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""
+"""Files of tests/local and tests/docs that take minutes, in the order in which they begin."""
+
+SLOW_FOLDERS = tuple(Path(__file__).parent / name for name in ("docs", "local"))
+SPREAD = "test_documents"
+"""File whose tests any process runs. Those of another file, which may share what is slow to make, have one process."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,9 +48,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that no process is left with one of them at the end."""
+    """Begin with the longest files, so that no process is left with one of them at the end, and group tests by file."""
     order = {name: index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
+    for item in items:
+        if item.path.stem != SPREAD and any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Drop the group from the name of a test, or ``--last-failed`` would not find it."""
+    if not report.nodeid.endswith("]"):
+        report.nodeid = report.nodeid.rpartition("@")[0] or report.nodeid
 
 
 def pytest_collection_finish() -> None:
