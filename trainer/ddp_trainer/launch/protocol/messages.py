@@ -18,7 +18,7 @@ from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
 version."""
 
