@@ -47,19 +47,21 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         end_with_descendants()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Group tests by file."""
+    if item.path.stem != SPREAD and any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest files, so that no process is left with one of them at the end, and group tests by file."""
+    """Begin with the longest files, so that no process is left with one of them at the end."""
     order = {name: index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
-    for item in items:
-        if item.path.stem != SPREAD and any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Drop the group from the name of a test, or ``--last-failed`` would not find it."""
-    if not report.nodeid.endswith("]"):
+    """Drop the group from the name of a test, or ``--last-failed`` would not find it; pytest-xdist needs it before."""
+    if hasattr(report, "node") and not report.nodeid.endswith("]"):
         report.nodeid = report.nodeid.rpartition("@")[0] or report.nodeid
 
 
