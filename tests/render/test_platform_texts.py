@@ -53,10 +53,10 @@ FREE: Final = {
         ("quota: {hard: {pods: many}}", "quota.hard.pods: 'many' is not a quantity. Write it as '2', '500m' or"),
         ("priorityClasses: [{name: system-a, value: 1}]", "'system-a' is a name that Kubernetes keeps for its own."),
         ("presets: {Big one: {summary: B., settings: {gpus: {value: 8, reason: so}}}}", f"presets: 'Big one' {NAME}"),
-        ("monitoring: {podMonitor: {interval: 1h}}", "interval: '1h' is not a duration. Write it in seconds or"),
+        ("monitoring: {podMonitor: {interval: 1h}}", "interval: '1h' is not a duration in seconds or minutes."),
         (
             "monitoring: {dashboards: {url: grafana.example.com}}",
-            "'grafana.example.com' is not a URL.",
+            "'grafana.example.com' is not an http or https URL.",
         ),
     ],
 )

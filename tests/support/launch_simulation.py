@@ -141,9 +141,10 @@ class SimulatedAgent:
         self.run.membership.handle_and_reconcile(self.peer, Failed(failure=failure, agreed=agreed))
         return self
 
-    def succeed(self) -> SimulatedAgent:
+    def succeed(self, summary: str = "") -> SimulatedAgent:
         self.standing = WorkerState.SUCCEEDED
-        self.run.membership.handle_and_reconcile(self.peer, Succeeded(generation=self.generation.number))
+        message = Succeeded(generation=self.generation.number, summary=summary)
+        self.run.membership.handle_and_reconcile(self.peer, message)
         return self
 
     def record_result(self, *, fit: bool) -> SimulatedAgent:

@@ -125,7 +125,7 @@ def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Fi
     if read(facts.queue_priority) is None:
         yield error(
             f"WorkloadPriorityClass '{name}' does not exist, so Kueue would not queue the job.",
-            "'kubectl get workloadpriorityclasses' lists all; --priority names that of the pods.",
+            "'kubectl get workloadpriorityclasses' lists them; --priority names the PriorityClass of the pods.",
         )
     else:
         yield ok(f"The WorkloadPriorityClass '{name}' is there.")

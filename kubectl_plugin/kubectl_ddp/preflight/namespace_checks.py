@@ -96,7 +96,7 @@ def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Fi
     """Check that the priority class exists. Without it, the job is accepted and then every pod is rejected."""
     if read(facts.priority) is None:
         yield error(
-            f"PriorityClass '{subject.spec.priority}' does not exist.", "'kubectl get priorityclasses' lists all."
+            f"PriorityClass '{subject.spec.priority}' does not exist.", "'kubectl get priorityclasses' lists them."
         )
     else:
         yield ok(f"The PriorityClass '{subject.spec.priority}' is there.")

@@ -158,6 +158,8 @@ def _value(node: object, place: str) -> Raw:
 
 CONFIG_MAP: Final = "ddp-presets"
 """Name of the ConfigMap in every namespace."""
+MOST_CHARACTERS: Final = 1 << 16
+"""Length of a preset: PyYAML reads ``1:0:0:0`` as a number, in time proportional to the square of its length."""
 MOST_LEVELS: Final = 100
 """Levels of a preset: PyYAML takes time in proportion to their square."""
 
@@ -201,6 +203,8 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
     import yaml  # noqa: PLC0415 - those without shared presets do without
 
     try:
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

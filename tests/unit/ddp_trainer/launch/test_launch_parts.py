@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -146,6 +147,25 @@ class TestReports:
         (tmp_path / "summary.json").write_text('{"accuracy": 1}')
         TerminationReport({"DDP_RUN_DIR": str(tmp_path)})
         assert not (tmp_path / "summary.json").exists()
+
+    def test_a_node_without_a_part_in_the_end_reports_what_it_was_told(self, tmp_path: Path) -> None:
+        report = TerminationReport({"DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        report.succeeded({"resize": 1}, '{"steps": 9, "world_size": 4}', world_size=0, seconds=0.1)
+        told = {"result": "succeeded", "world_size": 4, "seconds": 0.1, "steps": 9, "restarts": {"resize": 1}}
+        assert json.loads((tmp_path / "log").read_text()) == told
+
+    @pytest.mark.parametrize("text", ["[" * 4000, '{"a": ' * 600 + "1" + "}" * 600, "7", "{"], ids=len)
+    def test_a_summary_that_is_none_is_left_out(self, text: str, tmp_path: Path) -> None:
+        report = TerminationReport({"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(tmp_path / "log")})
+        (tmp_path / "summary.json").write_text(text)
+        assert json.loads(report.summary({"world_size": 2})) == {"world_size": 2}
+        report.succeeded({}, text, world_size=2)
+        assert json.loads((tmp_path / "log").read_text())["world_size"] == 2
+
+    def test_a_summary_of_thousands_of_fields_is_cut_before_heartbeats_are_late(self) -> None:
+        begun = time.process_time()
+        assert len(fit({f"metric{number}": number for number in range(2000)})) <= 4096
+        assert time.process_time() - begun < 2.0
 
     def test_a_full_disk_hides_nothing(self, tmp_path: Path) -> None:
         environ = {"DDP_RUN_DIR": str(tmp_path / "file" / "below"), "DDP_TERMINATION_LOG": "/proc/none"}

@@ -22,7 +22,7 @@ def test_aliases_are_refused_before_they_are_followed() -> None:
 def test_brackets_without_an_end_of_nesting_are_one_error() -> None:
     begun = time.process_time()
     with pytest.raises(ValueError, match="nested too deeply"):
-        _parse_yaml("settings: " + "[" * 500_000)
+        _parse_yaml("settings: " + "[" * 50_000)
     assert time.process_time() - begun < 1.0
 
 

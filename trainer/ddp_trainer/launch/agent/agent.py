@@ -133,6 +133,7 @@ class Agent:
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
         self._imports: messages.WorkerImports | None = None
+        self._succeeded: messages.Succeeded | None = None
         """Modules that workers of this node have imported. Node 0 sends them to the store."""
         self._restarts: dict[str, int] | None = None
         self._reported_failure: messages.Failure | None = None
@@ -237,7 +238,7 @@ class Agent:
     def initial_messages(self, address: str) -> list[messages.FromAgent]:
         """Return the first messages to send when the link to the store is up."""
         first, *others = self._core.initial_messages(address)
-        known = [self._imports] if self._imports and self._hosts_rank_0 else []
+        known = [message for message in (self._imports, self._succeeded) if message and self._hosts_rank_0]
         return [replace(first, clock=time.time()) if isinstance(first, messages.Hello) else first, *others, *known]
 
     @property
@@ -414,8 +415,9 @@ class Agent:
                     self._finished.set_result(action)
 
     def _send(self, message: messages.FromAgent) -> None:
-        if isinstance(message, messages.Succeeded):
-            message = replace(message, summary=self._setup.report.summary(self._known_of_run()))
+        if isinstance(message, messages.Succeeded) and self._hosts_rank_0:
+            summary = self._setup.report.summary(self._known_of_run())
+            message = self._succeeded = replace(message, summary=summary)
         self._link.send(message)
 
     def _enter(self, state: GroupState) -> None:
@@ -513,22 +515,17 @@ class Agent:
 
     # ------------------------------------------------------------------ the end
 
-    def _largest_partial_group(self, world: int) -> dict[str, int]:
-        """Return the size of the largest process group that a local rank had, if none held all ranks of the run."""
-        together = min(self._guard.largest_groups.values(), default=world)
-        if world < 2 or together >= world or self._setup.program.kind == "command":
-            return {}
-        log_line(
-            f"No process group held all {world} ranks, as far as was seen: the largest of this node had {together}. "
-            "Nodes may have done the same work; use RANK, WORLD_SIZE and MASTER_ADDR of the environment."
-        )
-        return {"ranks_together": together}
-
     def _known_of_run(self) -> dict[str, object]:
-        """Return what the launcher adds to the summary of a run that has succeeded."""
+        """Return what the launcher adds to the summary of a run that has succeeded.
+
+        ``ranks_together`` is the size of the largest process group that a local rank had, if none held all ranks.
+        """
         world = self._core.generation.world_size if self._core.generation else 0
         seconds = round(time.monotonic() - self._started_at, 3)
-        return {"world_size": world, "seconds": seconds, **last_step(self._setup.recorder)}
+        together = min(self._guard.largest_groups.values(), default=world)
+        is_partial = 2 <= world > together and self._setup.program.kind != "command"
+        partial = {"ranks_together": together} if is_partial else {}
+        return {"world_size": world, "seconds": seconds, **last_step(self._setup.recorder), **partial}
 
     def _report_outcome(self, finish: Finish) -> None:
         setup, moments = self._setup, self._moments
@@ -537,8 +534,13 @@ class Agent:
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:
             known = {**self._known_of_run(), **startup}
-            partial = self._largest_partial_group(generation.world_size if generation else 0)
-            setup.report.succeeded(restarts, finish.summary, **known, **partial)
+            setup.report.succeeded(restarts, finish.summary, **known)
+            if together := known.get("ranks_together"):
+                log_line(
+                    f"No process group held all {known['world_size']} ranks, as far as was seen: the largest of this "
+                    f"node had {together}. Nodes may have done the same work; use RANK, WORLD_SIZE and MASTER_ADDR of "
+                    "the environment."
+                )
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}
             setup.report.failed(finish.failure, finish.code, restarts, account)

@@ -7,6 +7,7 @@ message, which remain when the pod is gone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,6 +26,8 @@ from ddp_trainer.process.atomic_files import draft_of
 Json = dict[str, object]
 
 _SUCCEEDED: Final = "succeeded"
+MOST_LEVELS: Final = 100
+"""Levels of a summary: functions that call themselves follow them."""
 
 
 class TerminationReport:
@@ -123,25 +126,33 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
     """
     message = redact_object(message)
-    while len((text := _compact(message)).encode()) > limit:
-        name = max(message, key=lambda field: len(_compact(message[field])))
+    sizes = {name: _bytes(value) for name, value in message.items()}
+    while (excess := _bytes(message) - limit) > 0:
+        name = max(sizes, key=sizes.__getitem__)
         value = message[name]
-        excess = len(text.encode()) - limit
         if isinstance(value, str) and len(value) > 16:
             # JSON may need six bytes for a character, so this may take more than one pass.
             message[name] = shorten(value, max(16, len(value) - max(1, excess // 6), len(value) // 2))
+            sizes[name] = _bytes(message[name])
         else:
-            del message[name]
-    return text
+            del message[name], sizes[name]
+    return _compact(message)
 
 
 def _parse_object(text: str) -> Json:
-    """Return the JSON object in a text that a program has written; empty if it is none."""
+    """Return the JSON object in a text that a program has written; empty if it is none, or nested without end."""
+    depths = itertools.accumulate((character in "[{") - (character in "]}") for character in text)
+    if max(depths, default=0) > MOST_LEVELS:
+        return {}
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _bytes(value: object) -> int:
+    return len(_compact(value).encode())
 
 
 def _compact(value: object) -> str:

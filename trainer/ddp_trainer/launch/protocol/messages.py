@@ -154,6 +154,7 @@ class Succeeded:
 
     generation: fields.Number
     summary: fields.Summary = ""
+    """Summary of the run, from the node of rank 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class RunEnd:
     def __init__(self, registry: NodeRegistry) -> None:
         self.over: Over | None = None
         self.summary = ""
-        """Summary of the run, as the first node that succeeded sent it."""
+        """Summary of the run, as the node of rank 0 sent it."""
         self.has_parted = False
         """The run is over, and all members of its last group are done."""
         self._registry = registry
@@ -95,18 +95,24 @@ class RunEnd:
     def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
         """Return the result as the agents receive it."""
         over = replace(over, restarts=dict(restarts))
+        if over.verdict is not Verdict.SUCCEEDED:
+            self.summary = ""
         if over.failure and len(self._registry.agents) > MOST_TOLD:
             short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
             over = replace(over, failure=replace(over.failure, stack=short))
         self.over = over
         return over
 
-    def late_messages(self) -> tuple[()] | tuple[Over, Part]:
+    def for_node(self, over: Over, token: str) -> Over:
+        """Return the result for a node, with the summary if it had no part in the end."""
+        return over if self._registry.is_member(token) else replace(over, summary=self.summary)
+
+    def late_messages(self, token: str) -> tuple[()] | tuple[Over, Part]:
         """Return the messages to an agent that connects when the run is over; none while it is not."""
         if self.over is None:
             return ()
         code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
-        return replace(self.over, late=True, exit_code=code, summary=self.summary), Part()
+        return self.for_node(replace(self.over, late=True, exit_code=code), token), Part()
 
     def part(self) -> bool:
         """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.agent`."""
@@ -179,6 +185,7 @@ class Membership:
     def _reset_group_state(self) -> None:
         """Reset the state of one group before the next one begins."""
         self._group = GroupProgress()
+        self.end.summary = ""
         self._candidates = JoinWindow(last_at=self._candidates.last_at)
 
     # ------------------------------------------------------------------ events
@@ -202,7 +209,7 @@ class Membership:
                 self._failed(replace(message.failure, node=agent.node.name), agreed=message.agreed)
             case messages.Succeeded():
                 self._group.succeeded.add(agent.node.token)
-                self.end.summary = self.end.summary or message.summary
+                self.end.summary = message.summary or self.end.summary
             case messages.Leave():
                 self._leaves(agent, message)
             case messages.StandBy():
@@ -263,7 +270,7 @@ class Membership:
         if why := rejection_reason(hello, self.run_id, self.registry):
             self._send(peer, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
-        if late := self.end.late_messages():
+        if late := self.end.late_messages(hello.node.token):
             for message in late:
                 self._send(peer, message)
             return
@@ -465,8 +472,7 @@ class Membership:
     def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
         for agent in self.registry.agents.values():
-            is_member = self.registry.is_member(agent.node.token)
-            self._send_to_agent(agent, over if is_member else replace(over, summary=self.end.summary))
+            self._send_to_agent(agent, self.end.for_node(over, agent.node.token))
         self.phase = RunPhase.OVER
 
     def _part_if_all_may(self) -> None:

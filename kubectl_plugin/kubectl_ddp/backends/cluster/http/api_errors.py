@@ -132,7 +132,7 @@ REFUSALS: Final[Mapping[int, ErrorMapping]] = {
         "The API server does not let context '{context}' {verb} {target}{place}: {message}.",
         "'kubectl auth can-i --list' lists your permissions. Request the missing one from a cluster administrator.",
     ),
-    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "{target}{place} of context '{context}' does not exist."),
+    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {target}{place} of context '{context}'."),
     HTTPStatus.CONFLICT: ErrorMapping(
         Conflict, "{target}{place} was changed by someone else at the same time: {message}.", "Try again."
     ),

@@ -34,7 +34,7 @@ MESSAGES = [
     messages.Join(port=1),
     messages.Failed(failure=a_failure(1)),
     messages.Failed(failure=a_failure(1), agreed=True),
-    messages.Succeeded(generation=1),
+    messages.Succeeded(generation=1, summary='{"steps":3}'),
     messages.Leave(),
     messages.Part(),
     messages.SuspectHang(generation=3),

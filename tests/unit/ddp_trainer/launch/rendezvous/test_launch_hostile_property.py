@@ -67,7 +67,7 @@ MESSAGES = st.one_of(
     st.just(messages.WorkerImports(modules=("torch",))),
     st.builds(lambda failure, agreed: messages.Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
     st.just(messages.Leave(has_left=True)),
-    st.builds(lambda number: messages.Succeeded(generation=number), NUMBERS),
+    st.builds(lambda number: messages.Succeeded(generation=number, summary="[" * 4096), NUMBERS),
     st.builds(lambda number: messages.StandBy(generation=number), NUMBERS),
     st.builds(lambda able: messages.ReusableWorkers(able=able), st.booleans()),
     st.builds(lambda number: messages.SuspectHang(generation=number), NUMBERS),

@@ -190,6 +190,23 @@ def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
     assert second.last.verdict is messages.Verdict.SUCCEEDED
 
 
+def test_nodes_without_a_part_in_the_end_get_the_summary_of_the_group_that_completed() -> None:
+    run, (first, second, spare) = SimulatedRun.of(a_policy(), 0, 1, 2)
+    first.succeed('{"steps": 1}')
+    second.fail()
+    for agent in (first, second):
+        agent.join()
+    second.succeed()
+    run.restart_store()
+    for agent in (first, second, spare):
+        run.reconnect(agent)
+    first.succeed('{"steps": 2}')
+    run.wait(60)
+    nodes = [first, second, spare, run.agent(3).connect()]
+    ends = [message for agent in nodes for message in agent.heard if isinstance(message, messages.Over)]
+    assert [end.summary for end in ends] == ["", "", '{"steps": 2}', '{"steps": 2}']
+
+
 def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it() -> None:
     run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     (waiting,) = run.joined(1)

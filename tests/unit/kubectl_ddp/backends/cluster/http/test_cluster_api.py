@@ -113,7 +113,7 @@ def test_a_refusal_becomes_one_sentence_with_the_servers_words(
 
 
 def test_what_is_missing_is_told_from_a_kind_that_is_not_served(server: ApiServer, api: Api) -> None:
-    with pytest.raises(NotFound, match=r"^Pytorchjobs\.kubeflow\.org 'digits' in namespace 'team' .* not exist\."):
+    with pytest.raises(NotFound, match=r"no pytorchjobs\.kubeflow\.org 'digits' in namespace 'team' of context 'test'"):
         api.get(f"{JOBS}/digits")
     with pytest.raises(NotServed, match=r"does not serve trainjobs\.trainer\.kubeflow\.org"):
         api.get("/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits")
