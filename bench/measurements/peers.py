@@ -224,7 +224,7 @@ def measure(options: Options) -> Report:
     out, known = (options.out or OUT).resolve(), load_peers()
     out.mkdir(parents=True, exist_ok=True)
     limit = QUICK_LIMIT_SECONDS if options.quick else LIMIT_SECONDS
-    cells, begun, left = _installed_cells(options, known), time.monotonic(), 0
+    begun, cells, left = time.monotonic(), _installed_cells(options, known), 0
     for number, cell in enumerate(cells, 1):  # grows by the cells that come again
         file = out / f"{cell.name}.json"
         if file.exists():

@@ -133,8 +133,9 @@ class Agent:
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
         self._imports: messages.WorkerImports | None = None
-        self._succeeded: messages.Succeeded | None = None
         """Modules that workers of this node have imported. Node 0 sends them to the store."""
+        self._succeeded: messages.Succeeded | None = None
+        """The message with the summary, which node 0 sends again to a store that has restarted."""
         self._restarts: dict[str, int] | None = None
         self._reported_failure: messages.Failure | None = None
         self._guard = self._build_guard()

@@ -288,7 +288,7 @@ class Over:
     repeats: fields.Number = 0
     """Number of groups in a row that this failure ended before the first step, if no restart can help therefore."""
     summary: fields.Summary = ""
-    """Set for a node that had no part in the end: Kubernetes may keep its pod alone."""
+    """Summary of a run that succeeded, for a node that had no part in its end. Kubernetes may delete all other pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

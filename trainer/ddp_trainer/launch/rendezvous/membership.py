@@ -82,7 +82,7 @@ class RunEnd:
     def __init__(self, registry: NodeRegistry) -> None:
         self.over: Over | None = None
         self.summary = ""
-        """Summary of the run, as the node of rank 0 sent it."""
+        """Summary that the node of rank 0 sent when its workers succeeded. That of a completed group is the last."""
         self.has_parted = False
         """The run is over, and all members of its last group are done."""
         self._registry = registry
@@ -95,8 +95,6 @@ class RunEnd:
     def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
         """Return the result as the agents receive it."""
         over = replace(over, restarts=dict(restarts))
-        if over.verdict is not Verdict.SUCCEEDED:
-            self.summary = ""
         if over.failure and len(self._registry.agents) > MOST_TOLD:
             short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
             over = replace(over, failure=replace(over.failure, stack=short))
@@ -185,7 +183,6 @@ class Membership:
     def _reset_group_state(self) -> None:
         """Reset the state of one group before the next one begins."""
         self._group = GroupProgress()
-        self.end.summary = ""
         self._candidates = JoinWindow(last_at=self._candidates.last_at)
 
     # ------------------------------------------------------------------ events
