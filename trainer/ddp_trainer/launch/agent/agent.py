@@ -536,11 +536,11 @@ class Agent:
         if finish.code == Exit.SUCCESS:
             known = {**self._known_of_run(), **startup}
             setup.report.succeeded(restarts, finish.summary, **known)
-            if together := known.get("ranks_together"):
+            if "ranks_together" in known:
                 log_line(
                     f"No process group held all {known['world_size']} ranks, as far as was seen: the largest of this "
-                    f"node had {together}. Nodes may have done the same work; use RANK, WORLD_SIZE and MASTER_ADDR of "
-                    "the environment."
+                    f"node had {known['ranks_together']}. Nodes may have done the same work; use RANK, WORLD_SIZE and "
+                    "MASTER_ADDR of the environment."
                 )
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}
