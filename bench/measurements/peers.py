@@ -77,19 +77,28 @@ class Cell:
 
 
 def plan_runs(options: Options) -> list[Cell]:
-    """Return all cells, fault by fault, with the peers of a round in random order."""
-    chosen = options.parts(PARTS)
-    names = [name for name in chosen if name in load_peers()] or list(load_peers())
+    """Return all cells, fault by fault, with the peers of a round in random order.
+
+    A fault from which a peer does not recover, as its own documents say, is injected once.
+    """
+    chosen, known = options.parts(PARTS), load_peers()
+    names = [name for name in chosen if name in known] or list(known)
     faults = [name for name in chosen if name in FAULTS] or list(FAULTS)
     cells: list[Cell] = []
     for fault in faults:
         for megabytes in (1,) if options.quick or fault != LARGE_FAULT else (1, LARGE_MEGABYTES):
             for repeat in range(1 if options.quick or fault == "storm" else REPEATS):
                 options.random.shuffle(names)
-                cells += [Cell(name, fault, megabytes, True, repeat, options.quick) for name in names]
+                able = [name for name in names if not repeat or known[name].may_recover(fault)]
+                cells += [Cell(name, fault, megabytes, True, repeat, options.quick) for name in able]
     if not options.quick:  # with the defaults of those that have faster settings, once, at the end
-        tuned = [name for name in names if load_peers()[name].settings]
-        cells += [Cell(name, fault, 1, False, 0, False) for name in tuned for fault in faults if fault in DETECTED]
+        tuned = [name for name in names if known[name].settings]
+        cells += [
+            Cell(name, fault, 1, False, 0, False)
+            for name in tuned
+            for fault in faults
+            if fault in DETECTED and known[name].may_recover(fault)
+        ]
     return cells
 
 

@@ -73,6 +73,10 @@ class Peer:
     needs_change: bool = False
     """True if the plain loop had to be changed."""
 
+    def may_recover(self, fault: str) -> bool:
+        """Return whether its own documents say nothing to the contrary."""
+        return fault not in self.cannot and fault not in self.limits
+
     @property
     def python(self) -> Path:
         """Python of its environment."""
