@@ -222,7 +222,8 @@ def peer_settings(known: dict[str, Peer]) -> str:
 def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
     """Return the page."""
     notes: list[str] = []
-    load = format_range(figure_values(runs, "load"))
+    whole = [run for run in runs if not run["quick"]]
+    load, hours = format_range(figure_values(whole, "load")), sum(figure_values(whole, "wall_seconds")) / 3600
     tables = recovery_table(runs, known, notes)
     if rows := recovery_table(runs, known, notes, fast=False):
         tables += ["", "### Default settings", "", *rows]
@@ -257,10 +258,9 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
         "Two nodes of one worker on one machine run one loop or the smallest change of it, with the fastest",
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
-        f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load: {load}, from 5 on of idle priority.",
-        "After the first column, steps of all took twice the CPU: compare within columns.",
-        f"Runs so far: [{sum(not run['quick'] for run in runs)} of the whole](measurements/peers.json),",
-        f"[{sum(run['quick'] for run in runs)} quick](measurements/peers-quick.json).",
+        "after 1 s, unless lost. A run fails after 60 s (quick: 50 s). A fault from which a peer does not recover, as",
+        f"its documents say, is injected once. Load: {load}. The [{len(whole)} runs](measurements/peers.json) took",
+        f"{format_number(hours)} hours. Quick runs: [{len(runs) - len(whole)}](measurements/peers-quick.json).",
         "",
         *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
         "",
