@@ -85,19 +85,21 @@ def better_peer_rows(runs: Results, known: dict[str, Peer]) -> list[str]:
 
     Each is compared with ``elastic.run``, and one that needs no change of the script also with the plain script.
     """
-    cells = [(fault, size) for fault in FAULTS for size in sorted({run["megabytes"] for run in runs})]
+    sizes = sorted({run["megabytes"] for run in runs})
+    cells = [(fault, size, fast) for fast in (True, False) for fault in FAULTS for size in sizes]
     rows = []
     for name, peer in known.items():
         for ours in () if name in {PLAIN, ELASTIC} else (ELASTIC,) if peer.needs_change else (PLAIN, ELASTIC):
             found = []
-            for fault, size in cells:
-                theirs, own = (select_runs(runs, who, fault, size) for who in (name, ours))
-                for key, what in FIGURES.items():
+            for fault, size, fast in cells:
+                theirs, own = (select_runs(runs, who, fault, size, fast=fast) for who in (name, ours))
+                cell = f"{fault.replace('_', ' ')}, {size} MB" + ", default settings" * (not fast)
+                for key in FIGURES if fast else ("all_seconds",):
                     if key == "again_steps" and peer.loop == known[ours].loop:
                         continue  # the same script saves at the same steps, so this is chance
                     a, b = figure_values(theirs, key), figure_values(own, key)
                     if own and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
-                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {format_comparison(a, b)}")
+                        found.append(f"{cell}, {FIGURES[key]}: {format_comparison(a, b)}")
             for key, (scale, what) in COSTS.items():
                 a, b = (figure_values(small_state_runs(runs, who), key) for who in (name, ours))
                 if b and is_better(a, b):
@@ -116,12 +118,12 @@ def small_state_runs(runs: Results, name: str) -> Results:
 def format_cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
     """Return the seconds until all ranks trained; runs that recovered, if not all did; a note if none did."""
     seconds = figure_values(found, "all_seconds")
-    if not found:
-        return ""
     if not seconds and (reason := next(filter(None, reasons), "")):
         if reason not in notes:
             notes.append(reason)
         return f"{NONE}[{notes.index(reason) + 1}](#method)"
+    if not found:
+        return ""
     runs = [] if len(found) == len(seconds) == REPEATS else [f"{len(seconds)}/{len(found)}"]
     return "<br>".join([format_range(seconds, between="<br>"), *runs])
 
@@ -222,8 +224,8 @@ def peer_settings(known: dict[str, Peer]) -> str:
 def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
     """Return the page."""
     notes: list[str] = []
-    whole = [run for run in runs if not run["quick"]]
-    load, hours = format_range(figure_values(whole, "load")), sum(figure_values(whole, "wall_seconds")) / 3600
+    full_runs = [run for run in runs if not run["quick"]]
+    load, hours = format_range(figure_values(full_runs, "load")), sum(figure_values(full_runs, "wall_seconds")) / 3600
     tables = recovery_table(runs, known, notes)
     if rows := recovery_table(runs, known, notes, fast=False):
         tables += ["", "### Default settings", "", *rows]
@@ -259,8 +261,9 @@ def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
         "after 1 s, unless lost. A run fails after 60 s (quick: 50 s). A fault from which a peer does not recover, as",
-        f"its documents say, is injected once. Load: {load}. The [{len(whole)} runs](measurements/peers.json) took",
-        f"{format_number(hours)} hours. Quick runs: [{len(runs) - len(whole)}](measurements/peers-quick.json).",
+        f"its documents say, is injected once. Load: {load}, from 5 on of idle priority.",
+        f"The [{len(full_runs)} runs](measurements/peers.json) took {format_number(hours)} hours.",
+        f"Quick runs: [{len(runs) - len(full_runs)}](measurements/peers-quick.json).",
         "",
         *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
         "",

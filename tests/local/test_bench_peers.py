@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.harness import Options
+from bench.measurements import peers
 from bench.peers import page
 from bench.peers.fault_run import Line, fault_run, recovery_times
 from bench.peers.peer import load_peers
@@ -46,6 +48,12 @@ def _run(peer: str, **figures: object) -> dict[str, object]:
     return {**common, "peer": peer, **figures}
 
 
+def test_a_fault_that_the_documents_of_a_peer_exclude_is_injected_once() -> None:
+    cells = peers.plan_runs(Options(only=frozenset({"torchft"})))
+    assert [cell.fast for cell in cells if cell.fault == "rank_hung"] == [True]
+    assert [cell.fast for cell in cells if cell.fault == "node_killed"] == [True] * peers.REPEATS + [False]
+
+
 def test_the_page_first_names_what_a_peer_does_better() -> None:
     runs = [
         _run("torchft", any_seconds=0.5, all_seconds=4.0),
@@ -72,8 +80,14 @@ def test_the_page_says_so_where_only_a_peer_survives() -> None:
     assert any(f"all ranks, s: 4/{page.NONE}|" in row for row in page.better_peer_rows(runs, load_peers()))
 
 
+def test_the_page_says_so_where_a_peer_alone_survives_with_default_settings() -> None:
+    runs = [_run("torchft", fast=False, all_seconds=4.0), _run("ours_elastic", fast=False, all_seconds=None)]
+    rows = page.better_peer_rows(runs, load_peers())
+    assert any(f"default settings, all ranks, s: 4/{page.NONE}|" in row for row in rows)
+
+
 def test_a_cell_names_the_runs_that_recovered_unless_all_did() -> None:
-    whole = [_run("torchft", all_seconds=float(number)) for number in range(page.REPEATS)]
+    whole = [_run("torchft", all_seconds=float(number)) for number in range(peers.REPEATS)]
     assert page.format_cell(whole, [], ()) == f"2<br>(0{page.NONE}4)"
     assert page.format_cell([*whole, _run("torchft", all_seconds=None)], [], ()).endswith("<br>5/6")
     notes: list[str] = []
