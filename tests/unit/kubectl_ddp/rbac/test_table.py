@@ -53,7 +53,6 @@ DDPJOBS: Final = ("ddpjobs.ddp.dev",)
 CODE_OF_DDPJOB: Final = "no script and no directory is sent with a DDPJob"
 CUT_OFF: Final = "a submission that was cut off cannot be finished"
 BY_KUBECTL: Final = frozenset({"exec", "profile", "port-forward"})
-Requests = Mapping[str, frozenset[Right]]
 
 WAITS, RUNS, FAILED = "waits", "Running", "Failed"
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -164,20 +163,14 @@ def _discovery() -> Iterator[Json]:
             yield {"metadata": {"name": group}, "versions": [entry]}
 
 
-@pytest.fixture(scope="module")
-def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
-    """Command → what it asked an API server for."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
-        patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
-        patch.setattr(progress, "STALL_SECONDS", 0.0)
-        yield {name: _asked(name, calls, tmp_path_factory.mktemp(name), patch) for name, calls in CALLS.items()}
-
-
-def _asked(name: str, calls: tuple[tuple[str, ...], ...], folder: Path, patch: pytest.MonkeyPatch) -> frozenset[Right]:
-    found: set[Right] = set()
+def _asked(name: str, folder: Path, patch: pytest.MonkeyPatch) -> frozenset[Right]:
+    """Return what a command asks an API server for, in all its calls."""
+    patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
+    patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
+    patch.setattr(progress, "STALL_SECONDS", 0.0)
     patch.setenv("HOME", str(folder))
-    done = [(state, words) for words in calls for state in STATES.get(name, (RUNS,))]
+    found: set[Right] = set()
+    done = [(state, words) for words in CALLS[name] for state in STATES.get(name, (RUNS,))]
     for state, words in (*done, *(item for item in ALSO if item[1][0] == name)):
         with serving(Recorder(_groups())) as server:
             _furnish(server, state)
@@ -246,22 +239,21 @@ def _right(request: Request) -> Right | None:
 
 
 @pytest.mark.parametrize("command", CALLS)
-def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, requests: Requests) -> None:
+def test_a_command_asks_for_what_the_table_tells_with_every_verb_and_for_nothing_else(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = _asked(command, tmp_path, monkeypatch)
     listed = {right for _, right in rights.needs(commands=(command,))}
-    assert sorted(map(str, requests[command] - listed)) == []
-    assert requests[command]
-
-
-@pytest.mark.parametrize("command", CALLS)
-def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, requests: Requests) -> None:
+    assert requests
+    assert sorted(map(str, requests - listed)) == []
     unused = set()
     for need in NEEDS:
         if command not in need.commands or need.without in {CUT_OFF, STANDSTILL} or set(need.commands) <= BY_KUBECTL:
             continue  # what tests of submissions that die show, what `why` uses too, and what kubectl does itself
         if need.resources == DDPJOBS or need.without == CODE_OF_DDPJOB:
             continue  # what tests/cluster/test_cluster_ddpjob.py shows
-        seen = {right.verb for right in need.permissions() if right in requests[command]}
-        unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
+        verbs = {right.verb for right in need.permissions() if right in requests}
+        unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in verbs}
     assert unused == {item for item in NOT_PLAYED if item[0] == command}
 
 
