@@ -28,7 +28,7 @@ AGAIN := --last-failed --last-failed-no-failures none
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check dashboards-check clean
+.PHONY: help demo demo-text picture test test-unit test-busy test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check dashboards-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -48,13 +48,12 @@ test: $(READY) ## Run every test that this machine can run, and count those that
 	@$(MAKE) --no-print-directory tools || echo "make: Helm and kubectl could not be installed; tests with them are skipped" >&2
 	@rm -f $(SKIPPED)
 	@export DDP_TEST_SKIPPED=$(abspath $(SKIPPED)); status=0; \
-	$(MAKE) --no-print-directory test-unit && $(MAKE) --no-print-directory test-processes || status=$$?; \
+	for part in unit busy cluster-quiet; do $(MAKE) --no-print-directory test-$$part || { status=$$?; break; }; done; \
 	$(BIN)/python -m tests.support.skipped_tests $(SKIPPED); exit $$status
 
-test-processes: $(READY) ## Those with real processes, and those on a cluster
+test-busy: $(READY) ## Those with real processes, and those on a cluster that need no quiet machine
 	@$(MAKE) --no-print-directory --jobs 2 NICE='nice -n 10' test-local test-cluster-alone # or local ones starve the cluster
 	@$(MAKE) --no-print-directory test-cluster-shared
-	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one process more, since some of them wait
 	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/unit tests/render)

@@ -62,5 +62,5 @@ def test_what_ci_runs_are_verbs_of_the_makefile() -> None:
     commands = re.sub(r"#.*", "", (ROOT / ".ci/run").read_text())
     called = re.findall(r"\bmake((?: (?:--no-print-directory|[a-z-]+)(?![\w/.]))+)", commands)
     named = {word for words in called for word in words.split() if not word.startswith("--")}
-    assert {"lint", "demo", "test-unit", "test-processes", "checkov", "release-check"} <= named
+    assert {"lint", "demo", "test-unit", "test-busy", "test-cluster-quiet", "checkov", "release-check"} <= named
     assert named - VERBS == set()
