@@ -156,6 +156,13 @@ def _counted(text: str) -> dict[str, tuple[list[int], int | None]]:
     return {process: (numbers[process], ends.get(process)) for process in numbers}
 
 
+def _offered(space: Namespace, *words: str) -> set[str]:
+    """Return the values that completion offers after ``exec``; none if the API server did not answer in time."""
+    lines = kubectl(space, "__complete", "ddp", "exec", "-n", space.name, *words, "").stdout.splitlines()
+    assert lines.pop() == ":4"
+    return {line.partition("\t")[0] for line in lines}
+
+
 @pytest.mark.timeout(300)
 def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(space: Namespace, project: Path) -> None:
     count(space, project, "1:2")
@@ -164,11 +171,8 @@ def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(space: Nam
     there = kubectl(space, "ddp", "list", "-n", space.name, "-o", "name")
     assert (there.returncode, there.stdout) == (0, "pytorchjob.kubeflow.org/count\n")
     assert "kubectl ddp list" in kubectl(space, "ddp", "list", "--help").stdout
-    offered = kubectl(space, "__complete", "ddp", "exec", "-n", space.name, "").stdout.splitlines()
-    assert offered[0].split("\t")[0] == "count"
-    assert offered[-1] == ":4"
-    ranks = kubectl(space, "__complete", "ddp", "exec", "-n", space.name, "count", "--rank", "").stdout
-    assert {"0", "1"} <= {line.split("\t")[0] for line in ranks.splitlines()}
+    assert until("the jobs offered", lambda: _offered(space)) == {"count"}
+    assert {"0", "1"} <= until("the ranks offered", lambda: _offered(space, "count", "--rank"))
     assert (
         kubectl(space, "ddp", "exec", "-n", space.name, "count", "--rank", "0", "--", "sh", "-c", "exit 7").returncode
         == 7

@@ -94,12 +94,15 @@ class Cluster:
         self.logged.append({"event": event, **facts})
 
     def settle(self, reconciler: Reconciler | None = None) -> Object:
-        """Reconcile as long as something changes, and return the DDPJob."""
+        """Reconcile until a round writes nothing, and return the DDPJob."""
         own = reconciler or self.reconciler()
         self.server.collect_garbage()
         for _ in range(6):
+            done = len(self.server.requests)
             world = self.world()
             own.reconcile_all(world.ddpjobs(), world.runs())
+            if all(request.method == "GET" for request in self.server.requests[done:]):
+                break
         return self.server.objects.get(DDPJOB, {})
 
     def made(self) -> dict[str, Object]:
