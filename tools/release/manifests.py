@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from kubectl_ddp.util.yaml_text import LOADER
 from tools.release.errors import CannotRelease, run_program
 from tools.release.project import CHARTS, ROOT
 
@@ -80,7 +81,7 @@ def render_objects(helm: str, values: Iterable[Path] = (), served: Iterable[str]
     words = [word for path in values for word in ("--values", str(path))]
     words += [f"--api-versions={api}" for api in served]
     text = run_program(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
-    objects = [without_helm_labels(item) for item in yaml.safe_load_all(text) if item and not _is_of_test(item)]
+    objects = [without_helm_labels(item) for item in yaml.load_all(text, LOADER) if item and not _is_of_test(item)]
     if any(item["metadata"].get("namespace") == HOME for item in objects):
         objects.insert(0, home_namespace())
     return {object_key(item): item for item in objects}
@@ -244,7 +245,7 @@ def _dump(document: Any) -> str:
 def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
     """Return the objects that ``kubectl kustomize`` renders, without a network or a cluster."""
     text = run_program(kubectl, "kustomize", root / directory)
-    return {object_key(item): item for item in yaml.safe_load_all(text)}
+    return {object_key(item): item for item in yaml.load_all(text, LOADER)}
 
 
 def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.util.yaml_text import LOADER
 from tests.support.helm import CHARTS, Helm, helms, program
 
 Object = dict[str, Any]
@@ -65,4 +66,4 @@ def _render_templates(helm: Helm) -> Iterator[tuple[str, list[Object]]]:
 
 
 def _load_yaml(text: str) -> list[Object]:
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, LOADER) if item]
