@@ -188,7 +188,10 @@ INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image
     ({"suspend": True}, {}, "is suspended, and has no objects yet."),
     ({}, {}, "has no objects yet: the controller has not made them."),
 ])  # fmt: skip
-def test_a_ddpjob_without_objects_is_named(cluster: Cluster, spec: Object, job_status: Object, reason: str) -> None:
+def test_a_ddpjob_without_objects_is_named(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, spec: Object, job_status: Object, reason: str
+) -> None:
+    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
     cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})
     notices = list[str]()
