@@ -59,7 +59,10 @@ def made_by_a_program(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version",
+    [VERSIONS[0], *(pytest.param(version, marks=pytest.mark.long) for version in VERSIONS[1:-1]), VERSIONS[-1]],
+)
 def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_has_made(
     space: Namespace, tmp_path: Path, version: str
 ) -> None:

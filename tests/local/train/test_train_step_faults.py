@@ -7,7 +7,9 @@ not reduced, changes every loss after it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -102,14 +104,19 @@ def trained(stage: Stage, layout: Layout, victim: str = "none", **env: str) -> l
     return agents
 
 
+Undisturbed = Callable[[type[DrawnWhole]], Mapping[int, float]]
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[type[DrawnWhole], dict[int, float]]:
-    """Losses of one process, by task."""
-    found: dict[type[DrawnWhole], dict[int, float]] = {}
-    for task in (Numbers, Normalized):
-        for stage in stage_of(tmp_path_factory.mktemp("alone")):
-            found[task] = losses(trained(stage, Layout(task=task)))
-    return found
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Losses of one process in a task."""
+
+    @cache
+    def trained_alone(task: type[DrawnWhole]) -> Mapping[int, float]:
+        [found] = [losses(trained(stage, Layout(task=task))) for stage in stage_of(tmp_path_factory.mktemp("alone"))]
+        return found
+
+    return trained_alone
 
 
 @pytest.mark.any_torch
@@ -120,11 +127,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[type[DrawnWhol
 def test_a_rank_that_ends_at_any_point_of_a_step_changes_no_gradient_after_it(
     name: str,
     stage: Stage,
-    undisturbed: dict[type[DrawnWhole], dict[int, float]],
+    undisturbed: Undisturbed,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     layout = LAYOUTS[name]
-    expected = undisturbed[layout.task]
+    expected = undisturbed(layout.task)
     if not layout.alone:
         for other in stage_of(tmp_path_factory.mktemp("together")):
             expected = losses(trained(other, layout))
@@ -145,9 +152,9 @@ def test_a_rank_that_ends_at_any_point_of_a_step_changes_no_gradient_after_it(
 
 @pytest.mark.any_torch
 def test_one_gradient_that_is_divided_by_the_wrong_number_of_ranks_would_be_seen(
-    stage: Stage, undisturbed: dict[type[DrawnWhole], dict[int, float]]
+    stage: Stage, undisturbed: Undisturbed
 ) -> None:
-    found, expected = losses(trained(stage, Layout(), **{SCALE: str(2 / 3)})), undisturbed[Numbers]
+    found, expected = losses(trained(stage, Layout(), **{SCALE: str(2 / 3)})), undisturbed(Numbers)
     off = {step: abs(found[step] / expected[step] - 1) for step in expected}
     assert max(off[step] for step in range(1, SCALED_STEP + 1)) < OFF_BY
     assert off[SCALED_STEP + 1] > 10 * OFF_BY
