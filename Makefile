@@ -9,7 +9,7 @@ RELEASE := build/release
 SCAN   := build/checkov
 SITE   := build/site-tools
 STORES := build/stores
-CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
+CLIENTS := 33.1.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
@@ -67,7 +67,7 @@ test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped wi
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-cluster-shared: $(READY) ## Those that share the cluster, four at a time
-	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadgroup -m 'not alone and not quiet and not long' tests/cluster
+	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadgroup -m 'not alone and not quiet' tests/cluster
 
 test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
 	@$(BIN)/python -m pytest -q $(RERUNS) -m alone tests/cluster
@@ -80,14 +80,13 @@ peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and M
 bench-peers: $(patsubst bench/peers/requirements/%.txt,build/peer-%/.ready,$(wildcard bench/peers/requirements/*.txt)) ## Install torchft, nvidia-resiliency-ext and Ray Train, each in build/peer-NAME, for `make bench BENCH=peers`; 3 GB
 
 test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
-	@$(PEERS)/bin/python -m pytest -q tests/peers
+	@$(PEERS)/bin/python -m pytest -q $(RERUNS) -p no:cacheprovider tests/peers
 
 test-torch: build/torch-$(TORCH)/.ready ## One run, fault, resize, checkpoint and each layout on another torch: make test-torch TORCH=2.14.1
 	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local tests/unit/ddp_trainer/train/distributed
 
-test-long: $(READY) ## Tests that take a minute each and repeat for other layouts, engines and versions what `make test` shows for one
+test-long: $(READY) ## Tests that take a minute each and repeat for other layouts and checks what `make test` shows for one
 	@$(BIN)/python -m pytest -q -n 2 -m long tests/local
-	@$(BIN)/python -m pytest -q -m long tests/cluster
 
 torch-table: $(READY) ## Write tests/torch_api/VERSION.json, the signatures of a torch that the trainer uses: make torch-table TORCH=2.15.0
 	@$(BIN)/python -m tools.torch_api $(TORCH)

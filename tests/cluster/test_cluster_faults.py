@@ -157,7 +157,7 @@ class Job:
     [
         ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale")),
         ("job", "1:3", ("container", "scale")),
-        pytest.param("jobset", "1:2", ("pod",), marks=pytest.mark.long),  # a TrainJob's pods are those of a JobSet too
+        ("jobset", "1:2", ("pod",)),
         ("trainjob", "1:2", ("container",)),
     ],
 )

@@ -12,7 +12,7 @@ from tests.support.examples import NEED_MORE, RUN_ANYWHERE
 from tests.support.local_place import Place, Typed
 
 NOT_IN_A_DOCUMENT = [path for path in RUN_ANYWHERE if path.name != "digits.ddp.yaml"]
-"""docs/tutorials/laptop-to-gpu-cluster.md runs the other one."""
+"""The tutorial laptop-to-gpu-cluster.md runs digits.ddp.yaml, and tests/docs runs the tutorial."""
 
 
 @pytest.mark.timeout(300)

@@ -109,7 +109,7 @@ Undisturbed = Callable[[type[DrawnWhole]], Mapping[int, float]]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Losses of one process in a task."""
+    """Function that returns the losses of one undisturbed process in a task."""
 
     @cache
     def trained_alone(task: type[DrawnWhole]) -> Mapping[int, float]:

@@ -102,8 +102,8 @@ class Cluster:
             world = self.world()
             own.reconcile_all(world.ddpjobs(), world.runs())
             if all(request.method == "GET" for request in self.server.requests[done:]):
-                break
-        return self.server.objects.get(DDPJOB, {})
+                return self.server.objects.get(DDPJOB, {})
+        raise AssertionError("The sixth round still writes.")
 
     def made(self) -> dict[str, Object]:
         """All objects but DDPJob and events, by kind and name; Secrets by kind."""

@@ -163,8 +163,8 @@ def _discovery() -> Iterator[Json]:
             yield {"metadata": {"name": group}, "versions": [entry]}
 
 
-def _asked(name: str, folder: Path, patch: pytest.MonkeyPatch) -> frozenset[Right]:
-    """Return what a command asks an API server for, in all its calls."""
+def _needed(name: str, folder: Path, patch: pytest.MonkeyPatch) -> frozenset[Right]:
+    """Return the rights that the requests of a command need."""
     patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
     patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
     patch.setattr(progress, "STALL_SECONDS", 0.0)
@@ -239,20 +239,20 @@ def _right(request: Request) -> Right | None:
 
 
 @pytest.mark.parametrize("command", CALLS)
-def test_a_command_asks_for_what_the_table_tells_with_every_verb_and_for_nothing_else(
+def test_a_command_uses_exactly_the_rights_of_the_table(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = _asked(command, tmp_path, monkeypatch)
+    used = _needed(command, tmp_path, monkeypatch)
     listed = {right for _, right in rights.needs(commands=(command,))}
-    assert requests
-    assert sorted(map(str, requests - listed)) == []
+    assert used
+    assert sorted(map(str, used - listed)) == []
     unused = set()
     for need in NEEDS:
         if command not in need.commands or need.without in {CUT_OFF, STANDSTILL} or set(need.commands) <= BY_KUBECTL:
             continue  # what tests of submissions that die show, what `why` uses too, and what kubectl does itself
         if need.resources == DDPJOBS or need.without == CODE_OF_DDPJOB:
             continue  # what tests/cluster/test_cluster_ddpjob.py shows
-        verbs = {right.verb for right in need.permissions() if right in requests}
+        verbs = {right.verb for right in need.permissions() if right in used}
         unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in verbs}
     assert unused == {item for item in NOT_PLAYED if item[0] == command}
 

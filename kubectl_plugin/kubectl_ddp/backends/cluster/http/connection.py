@@ -285,7 +285,7 @@ def _tls_context(settings: Configuration) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_NONE
         elif settings.ssl_ca_cert:
             context.load_verify_locations(settings.ssl_ca_cert)
-        elif not settings.host.lower().startswith("http:"):
+        elif settings.proxy or not settings.host.lower().startswith("http:"):
             context.load_default_certs()
         if settings.cert_file and settings.key_file:
             context.load_cert_chain(settings.cert_file, settings.key_file)
