@@ -30,10 +30,11 @@ def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
 
 
 def unsettled(space: Namespace) -> list[str]:
-    """Return pods that are terminating and nodes that are not ready after earlier tests."""
+    """Return nodes that are not ready after earlier tests, and pods that are terminating and may still hold GPUs."""
     pods, _ = space.api.items("/api/v1/pods")
     nodes, _ = space.api.items("/api/v1/nodes")
-    leaving = [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" in pod["metadata"]]
+    busy = [pod["metadata"] for pod in pods if pod["status"]["phase"] not in {"Failed", "Succeeded"}]
+    leaving = [metadata["name"] for metadata in busy if "deletionTimestamp" in metadata]
     taints = [(node, taint["key"]) for node in nodes for taint in node["spec"].get("taints", [])]
     away = [node["metadata"]["name"] for node, key in taints if key in AWAY]
     return [*leaving, *away]

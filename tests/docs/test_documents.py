@@ -21,13 +21,14 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def blocks(language: str, word: str) -> list[ParameterSet]:
-    """Fenced blocks of a language whose info string has exactly this second word, each text once."""
+    """Fenced blocks of a language whose info string has exactly this second word; of equal commands the first block."""
     found: dict[str, ParameterSet] = {}
     for path in DOCUMENTS:
         for match in FENCE.finditer(path.read_text()):
             if match[1] == language and match[2].strip() == word:
                 line = path.read_text()[: match.start()].count(chr(10)) + 1
-                found.setdefault(match[3], pytest.param(match[3], id=f"{path.name}:{line}"))
+                same = typed(match[3]) if language == "console" else match[3]
+                found.setdefault(same, pytest.param(match[3], id=f"{path.name}:{line}"))
     return list(found.values())
 
 

@@ -227,6 +227,7 @@ def sockets_and_threads(pid: int) -> tuple[int, int]:
 
 
 @pytest.mark.any_torch
+@pytest.mark.long
 def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage: Stage) -> None:
     program = (*TRAINER[:5], "--global-batch", "16", "--batch-slices", "4", "--epochs", "900", "--log-steps", "1")
     compiled = (*program, "--compile", "--compile-backend", "eager")
