@@ -59,9 +59,11 @@ def format_range(numbers: Sequence[float], scale: float = 1.0, *, between: str =
     return middle if low == high else f"{middle}{between}({low}{NONE}{high})"
 
 
-def format_comparison(theirs: Sequence[float], own: Sequence[float], scale: float = 1.0) -> str:
+def format_comparison(peer_values: Sequence[float], own_values: Sequence[float], scale: float = 1.0) -> str:
     """Return both medians."""
-    a, b = (format_number(scale * statistics.median(numbers)) if numbers else NONE for numbers in (theirs, own))
+    a, b = (
+        format_number(scale * statistics.median(numbers)) if numbers else NONE for numbers in (peer_values, own_values)
+    )
     return f"{a}/{b}"
 
 
@@ -72,11 +74,11 @@ def select_runs(runs: Results, name: str, fault: str, megabytes: int = 1, *, fas
     return [run for run in found if not run["quick"]] or found
 
 
-def is_better(theirs: Sequence[float], own: Sequence[float], *, more: bool = False) -> bool:
-    """Return whether their median is notably better, or only they have the figure."""
-    if not theirs or not own:
-        return bool(theirs)
-    a, b = statistics.median(theirs), statistics.median(own)
+def is_better(peer_values: Sequence[float], own_values: Sequence[float], *, more: bool = False) -> bool:
+    """Return whether the peer's median is notably better, or only the peer has the figure."""
+    if not peer_values or not own_values:
+        return bool(peer_values)
+    a, b = statistics.median(peer_values), statistics.median(own_values)
     return a > NOTABLE * b if more else b > NOTABLE * a
 
 
@@ -89,23 +91,23 @@ def better_peer_rows(runs: Results, known: dict[str, Peer]) -> list[str]:
     cells = [(fault, size, fast) for fast in (True, False) for fault in FAULTS for size in sizes]
     rows = []
     for name, peer in known.items():
-        for ours in () if name in {PLAIN, ELASTIC} else (ELASTIC,) if peer.needs_change else (PLAIN, ELASTIC):
+        for own_name in () if name in {PLAIN, ELASTIC} else (ELASTIC,) if peer.needs_change else (PLAIN, ELASTIC):
             found = []
             for fault, size, fast in cells:
-                theirs, own = (select_runs(runs, who, fault, size, fast=fast) for who in (name, ours))
+                peer_runs, own_runs = (select_runs(runs, who, fault, size, fast=fast) for who in (name, own_name))
                 cell = f"{fault.replace('_', ' ')}, {size} MB" + ", default settings" * (not fast)
                 for key in FIGURES if fast else ("all_seconds",):
-                    if key == "again_steps" and peer.loop == known[ours].loop:
+                    if key == "again_steps" and peer.loop == known[own_name].loop:
                         continue  # the same script saves at the same steps, so this is chance
-                    a, b = figure_values(theirs, key), figure_values(own, key)
-                    if own and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
+                    a, b = figure_values(peer_runs, key), figure_values(own_runs, key)
+                    if own_runs and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
                         found.append(f"{cell}, {FIGURES[key]}: {format_comparison(a, b)}")
             for key, (scale, what) in COSTS.items():
-                a, b = (figure_values(small_state_runs(runs, who), key) for who in (name, ours))
+                a, b = (figure_values(small_state_runs(runs, who), key) for who in (name, own_name))
                 if b and is_better(a, b):
                     found.append(f"{what}: {format_comparison(a, b, scale)}")
             if found:
-                rows.append(f"|{peer.title}|{known[ours].title}|{'<br>'.join(found)}|")
+                rows.append(f"|{peer.title}|{known[own_name].title}|{'<br>'.join(found)}|")
     return rows
 
 
