@@ -19,23 +19,27 @@ time.sleep(float(sys.argv[2]))
 """
 
 STEPS = """\
-import sys, time
+import pathlib, sys, time
 from ddp_trainer.metrics import attach
 meter = attach.meter()
-for _ in range(int(sys.argv[1])):
+for step in range(60):
+    while step == 30 and not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.05)
     time.sleep(0.05)
     meter.step(samples=8)
 """
+"""A run that gets no further than half of its steps until a file exists."""
 
 
 def test_steps_and_mean_of_a_script_go_on_through_a_suspension(place: Place, typed: Typed) -> None:
-    script = typed.write("train.py", STEPS)
-    assert typed("submit", script, "--local", "--name", "run", "-j", "1x1", "--", "60").returncode == 0
+    script, resumed = typed.write("train.py", STEPS), typed.directory / "resumed"
+    assert typed("submit", script, "--local", "--name", "run", "-j", "1x1", "--", str(resumed)).returncode == 0
     assert typed("wait", "run", "--for=step=20", "--timeout", "100s").returncode == 0
     assert typed("suspend", "run", "--wait").returncode == 0
     before = int(typed("status", "run", "-o", "jsonpath={.step}").stdout)
     assert before >= 20
     assert typed("list", "--no-headers").stdout.split()[3] == str(before)
+    resumed.touch()
     assert typed("resume", "run").returncode == 0
     assert typed("wait", "run", "--for=step=65", "--timeout", "100s").returncode == 0
     assert typed("wait", "run", "--timeout", "100s").returncode == 0
