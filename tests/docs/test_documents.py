@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support import no_fork_server
+from tests.support import fork_server_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (".", "docs", "docs/*", "manifests", "manifests/*", "charts/*")
@@ -48,7 +48,7 @@ def desk(tmp_path: Path) -> Path:
     (tmp_path / "xor.py").write_text(task)
     scripts = FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text())
     (tmp_path / "reporting.py").write_text(next(match[3] for match in scripts if match[1] == "python"))
-    no_fork_server.configure(tmp_path / "config")
+    fork_server_defaults.configure(tmp_path / "config", fork_server_defaults.NOT_LATER)
     return tmp_path
 
 

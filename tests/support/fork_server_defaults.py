@@ -1,4 +1,4 @@
-"""Defaults of a user under which pods start no fork server, which would import torch once more in each of them.
+"""Defaults of a user under which no fork server starts beside workers, where it would import torch once more.
 
 A test whose job needs one sets ``--env DDP_ZYGOTE=5``.
 """
@@ -12,18 +12,30 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 
+NOT_LATER = "86400"
+"""Seconds after which a launcher starts the fork server beside its workers: no test lasts so long."""
 
-def configure(folder: Path) -> None:
+
+def configure(folder: Path, delay: str) -> None:
     """Write the defaults to a directory that serves as XDG_CONFIG_HOME."""
     (folder / "kubectl-ddp").mkdir(parents=True)
-    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "0"\n')
+    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "{delay}"\n')
 
 
 @pytest.fixture(autouse=True, scope="session")
-def without_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have all jobs of the session use the defaults."""
-    folder = tmp_path_factory.mktemp("config")
-    configure(folder)
+def fork_servers_only_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have the jobs of the session start a fork server before their workers or never."""
+    yield from _defaults(tmp_path_factory.mktemp("config"), NOT_LATER)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have the jobs of the session start no fork server."""
+    yield from _defaults(tmp_path_factory.mktemp("config"), "0")
+
+
+def _defaults(folder: Path, delay: str) -> Iterator[None]:
+    configure(folder, delay)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder))
         yield

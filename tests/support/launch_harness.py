@@ -19,6 +19,8 @@ import pytest
 
 import bench
 from ddp_trainer.common.constants import Env
+from ddp_trainer.launch.in_worker.profile import heartbeat_page
+from tests.support.fork_server_defaults import NOT_LATER
 from tests.support.ports import free_port
 
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
@@ -44,13 +46,15 @@ say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTART
 
 
 class Running:
-    """One process and its output so far. Launchers have no fork server, unless a test sets ``DDP_ZYGOTE``."""
+    """One process and its output so far. Launchers start no fork server beside workers, which would import torch once
+    more for tests that end before a restart, unless a test sets ``DDP_ZYGOTE``.
+    """
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
         self.process = subprocess.Popen(
             command,
-            env={**clean, Env.ZYGOTE: "0", **(env or {})},
+            env={**clean, Env.ZYGOTE: NOT_LATER, **(env or {})},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -203,13 +207,17 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def fork_servers(launcher: int) -> list[int]:
-    """The fork server of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
+def children_of(launcher: int) -> list[int]:
+    """Process ids of the children of a launcher, in the order in which they became its children."""
     try:
-        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
     except OSError:
         return []
-    return [pid for pid in sorted(map(int, children)) if "fork_server_process.py" in _text(pid, "cmdline")][:1]
+
+
+def fork_servers(launcher: int) -> list[int]:
+    """The fork server of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
+    return [pid for pid in sorted(children_of(launcher)) if "fork_server_process.py" in _text(pid, "cmdline")][:1]
 
 
 def has_fork_server(launcher: int) -> bool:
@@ -225,14 +233,24 @@ def _text(pid: int, file: str) -> str:
         return ""
 
 
-def worker_pid(launcher: int, rank: int) -> int:
-    """The first worker of this rank, by what the kernel keeps of its first environment."""
-    for task in Path(f"/proc/{launcher}/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            with suppress(FileNotFoundError, ProcessLookupError):  # a child that came and went
-                if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    return int(pid)
-    raise AssertionError(f"launcher {launcher} has no worker of rank {rank}")
+def workers_of(running: Running) -> list[int]:
+    """Process ids of the workers of a launcher, forked ones too; the first ones in the order of their ranks."""
+    others = fork_servers(running.pid)
+    programs = ("bootstrap.py", "fork_server_process.py")
+    return [
+        pid
+        for pid in children_of(running.pid)
+        if pid not in others and any(program in _text(pid, "cmdline") for program in programs)
+    ]
+
+
+def worker_pid(launcher: int, local_rank: int) -> int:
+    """The worker with this local rank, by the heartbeat page that it has open."""
+    for pid in children_of(launcher):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a child that came and went
+            if heartbeat_page(Path(f"/proc/{pid}"), local_rank):
+                return pid
+    raise AssertionError(f"launcher {launcher} has no worker with local rank {local_rank}")
 
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.local.workloads import train_bits, train_half_evaluated, train_reformed, train_slices_moved
 from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
-from tests.support.launch_harness import Running, Stage, is_alive, stage_of
+from tests.support.launch_harness import Running, Stage, is_alive, stage_of, workers_of
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
@@ -147,12 +147,6 @@ def test_a_store_that_goes_away_and_comes_back_lets_workers_outlive_the_next_fau
     hurry(stage)
     assert first.code() == 0
     demand_nothing_lost(stage, first)
-
-
-def workers_of(running: Running) -> list[int]:
-    """Process ids of the workers of an agent that were not forked from a zygote."""
-    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    return [int(child) for child in children if b"bootstrap.py" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def digest_of(running: Running) -> str:

@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from ddp_trainer.launch.in_worker.profile import worker_of
 from tests.support.launch_harness import Running, Stage, fork_servers, has_fork_server, is_alive, wait_until
 
@@ -144,6 +146,22 @@ def test_a_script_that_begins_with_torch_is_imported_once_and_forked_before_a_gr
         workers.add(int(run.line(r"^generation 2 forked True (\d+)")[1]))
     # /proc shows the environment of the fork server for both
     assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": name}).pid for name in names} == workers
+
+
+def test_a_module_that_begins_with_torch_is_imported_once_as_a_script_is(stage: Stage) -> None:
+    package = stage.folder / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "first.py").write_text(FIRST)
+    run = stage.launch("--nproc-per-node", "2", "-m", "package.first", PYTHONPATH=str(stage.folder))
+    run.line("generation 1 forked True")
+
+
+@pytest.mark.parametrize(("nproc", "is_forked"), [("2", True), ("1", False)])
+def test_several_workers_of_the_reference_trainer_import_torch_once(stage: Stage, nproc: str, is_forked: bool) -> None:
+    run = stage.launch("--nproc-per-node", nproc, "-m", "ddp_trainer", "train", "--epochs", "100000", "--log-json")
+    run.line('"event": "started"')
+    assert bool(fork_servers(run.pid)) == is_forked
 
 
 def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage) -> None:

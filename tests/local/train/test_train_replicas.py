@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from tests.local.launch.test_launch_reform import QUICKLY, demand_summary, hurry, workers_of
+from tests.local.launch.test_launch_reform import QUICKLY, demand_summary, hurry
 from tests.local.workloads import train_half_voted, train_slow_disk
-from tests.support.launch_harness import Running, Stage, stage_of
+from tests.support.launch_harness import Running, Stage, stage_of, workers_of
 
 STEPS = 60
 SAVED_EVERY = 5
@@ -83,7 +83,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
 
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
     """In slices, where torch caches the most: the grid of the ranks differs each time."""
-    env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
+    env = watched(stage, pause="1")
     program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
@@ -106,7 +106,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
     """No replica holds the lost shard, and the range of layouts allows a smaller one."""
-    env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
+    env = watched(stage, pause="0.4")
     saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
     program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2:4")
     stage.store()
@@ -129,7 +129,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
 @pytest.mark.long
 def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
     """The save is still running when the new group, with another rank 0, has formed."""
-    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
     flags = (*saved_slowly(stage), "--parallel", "shard=2:4")
     stage.store()
     early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
@@ -159,7 +159,7 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
 
 @pytest.mark.long
 def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_others_are_gone(stage: Stage) -> None:
-    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
     saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
     program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2")
     stage.store()

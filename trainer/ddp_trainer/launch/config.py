@@ -213,12 +213,13 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     if arguments.module and not arguments.run_path:
         if python == sys.executable and not _has_module(target):
             raise LaunchError(f"There is no module {target!r} in {Path.cwd()} or in this Python; is it installed?")
-        return Program(kind="module", target=target, arguments=rest, python=python)
+        file = _module_file(target) if python == sys.executable else None
+        return Program(kind="module", target=target, arguments=rest, python=python, file=file)
     if not Path(target).exists():
         raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
     if Path(target).is_dir() and not Path(target, "__main__.py").exists():
         raise LaunchError(f"{target!r} is a directory without __main__.py; name the script in it.")
-    return Program(kind="script", target=target, arguments=rest, python=python)
+    return Program(kind="script", target=target, arguments=rest, python=python, file=Path(target))
 
 
 def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
@@ -258,7 +259,23 @@ def _has_module(name: str) -> bool:
     top = name.partition(".")[0]
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
-    return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is not None
+    return _find_module(top) is not None
+
+
+def _find_module(top: str) -> importlib.machinery.ModuleSpec | None:
+    return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+
+
+def _module_file(name: str) -> Path | None:
+    """Return the file that ``python -m name`` runs, if it is where its package is. Nothing is imported."""
+    top, *rest = name.split(".")
+    spec = _find_module(top)
+    folders = spec.submodule_search_locations if spec else None
+    if folders is None:
+        return Path(spec.origin) if spec and spec.origin else None
+    paths = [Path(folder, *rest) for folder in folders]
+    files = [*(path.with_suffix(".py") for path in paths if rest), *(path / "__main__.py" for path in paths)]
+    return next((file for file in files if file.is_file()), None)
 
 
 def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:

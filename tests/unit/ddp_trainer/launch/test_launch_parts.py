@@ -34,6 +34,27 @@ def a_node(name: str, index: int | None = None, size: int = 2, role: str = "defa
     return Node(token=f"t-{name}", name=name, index=index, local_world_size=size, role=role)
 
 
+@pytest.mark.parametrize(
+    ("module", "file"),
+    [
+        ("pkg.sub.train", "pkg/sub/train.py"),
+        ("pkg.sub", "pkg/sub/__main__.py"),
+        ("pkg", None),
+        ("pkg.absent", None),
+        ("alone", "alone.py"),
+    ],
+)
+def test_the_file_of_a_module_is_found_without_an_import(
+    module: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pkg" / "sub").mkdir(parents=True)
+    for name in ("pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/train.py", "pkg/sub/__main__.py", "alone.py"):
+        (tmp_path / name).write_text("raise RuntimeError")
+    monkeypatch.chdir(tmp_path)
+    program = settings.program_of(parse(["-m", module], {}), {})
+    assert program.file == (tmp_path / file if file else None)
+
+
 class TestRanks:
     @pytest.mark.parametrize(
         ("environ", "node_rank", "index"),

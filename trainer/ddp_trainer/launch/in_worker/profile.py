@@ -85,7 +85,7 @@ def worker_of(local_rank: int, environ: dict[str, str]) -> Worker:
                 variables = _variables(process / "environ")
                 is_ours = all(variables.get(name, "") == value for name, value in same.items())
                 parent = parent_of(int(process.name))
-                if is_ours and parent is not None and (page := _heartbeat_page(process, local_rank)):
+                if is_ours and parent is not None and (page := heartbeat_page(process, local_rank)):
                     found.append((int(process.name), parent, page))
     numbers = {pid for pid, _, _ in found}
     # Child processes of a worker, such as data loaders, inherit its descriptors.
@@ -95,7 +95,7 @@ def worker_of(local_rank: int, environ: dict[str, str]) -> Worker:
     raise NoTrace(f"No worker with local rank {local_rank} runs in this pod under ddp-launch.")
 
 
-def _heartbeat_page(process: Path, local_rank: int) -> str:
+def heartbeat_page(process: Path, local_rank: int) -> str:
     """Return the path of the heartbeat page of a worker with this local rank, which has a file beside it open.
 
     The environment in ``/proc`` does not have it: that of a forked worker is the fork server's.

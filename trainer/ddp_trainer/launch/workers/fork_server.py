@@ -1,8 +1,9 @@
 """Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
 
-For a script that begins with the import of torch (:func:`imports_torch_first`), it starts with the launcher, and the
-first workers are forked too: each module is imported once in a pod, while the group still forms. For other programs,
-it starts some seconds after the first workers, if these have loaded torch. It imports those of the workers' imports
+For a program that begins with the import of torch (:func:`imports_torch_first`), and for several workers of the
+reference trainer, it starts with the launcher, and the first workers are forked too: each module is imported once in a
+pod, while the group still forms. For other programs, it starts some seconds after the first workers, if these have
+loaded torch. It imports those of the workers' imports
 that are the same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
 """
 
@@ -257,7 +258,7 @@ def read_modules(file: Path) -> tuple[str, ...]:
 
 
 def imports_torch_first(script: Path) -> bool:
-    """Return whether a Python script imports torch before it can change what torch reads from the environment."""
+    """Return whether a Python file imports torch before it can change what torch reads from the environment."""
     try:
         text = script.read_text(encoding="utf-8")
     except (OSError, ValueError):

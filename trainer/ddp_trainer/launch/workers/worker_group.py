@@ -161,6 +161,8 @@ class Program:
     target: str
     arguments: tuple[str, ...] = ()
     python: str = sys.executable
+    file: Path | None = None
+    """Python file that is run, if it is known."""
 
     def command(self, local_rank: int) -> list[str]:
         """Return the command line of one worker, with the bootstrap, which makes the worker die with the launcher."""

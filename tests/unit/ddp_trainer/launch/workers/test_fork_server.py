@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.launch.agent.worker_start import SHARDING
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
 from ddp_trainer.launch.in_worker.heartbeat import PRELOAD_PACKAGES
@@ -198,3 +199,8 @@ def test_the_descriptors_of_an_incomplete_request_are_closed(length: int, body: 
     os.set_blocking(source, False)
     assert os.read(source, 1) == b""  # an open copy of the other end would raise BlockingIOError
     os.close(source)
+
+
+def test_a_layout_of_the_reference_trainer_has_torch_imported_for_it() -> None:
+    names = fork_server_process.names_in([str(SHARDING)], PRELOAD_PACKAGES)
+    assert {"torch.distributed.fsdp", *fork_server_process.IMPORTED_LATE} <= set(names)
