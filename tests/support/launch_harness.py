@@ -18,6 +18,7 @@ from typing import Self
 import pytest
 
 import bench
+from bench.drivers.fork_server import children
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.in_worker.profile import heartbeat_page
 from tests.support.fork_server_defaults import NOT_LATER
@@ -207,46 +208,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def children_of(launcher: int) -> list[int]:
-    """Process ids of the children of a launcher, in the order in which they became its children."""
-    try:
-        return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def fork_servers(launcher: int) -> list[int]:
-    """The fork server of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
-    return [pid for pid in sorted(children_of(launcher)) if "fork_server_process.py" in _text(pid, "cmdline")][:1]
-
-
-def has_fork_server(launcher: int) -> bool:
-    """Its fork server waits for a request: asleep in a read of its socket."""
-    places = [_text(pid, "wchan") for pid in fork_servers(launcher)]
-    return any("unix" in place or "recv" in place for place in places)
-
-
-def _text(pid: int, file: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{file}").read_text()
-    except OSError:
-        return ""
-
-
-def workers_of(running: Running) -> list[int]:
-    """Process ids of the workers of a launcher, forked ones too; the first ones in the order of their ranks."""
-    others = fork_servers(running.pid)
-    programs = ("bootstrap.py", "fork_server_process.py")
-    return [
-        pid
-        for pid in children_of(running.pid)
-        if pid not in others and any(program in _text(pid, "cmdline") for program in programs)
-    ]
-
-
 def worker_pid(launcher: int, local_rank: int) -> int:
     """The worker with this local rank, by the heartbeat page that it has open."""
-    for pid in children_of(launcher):
+    for pid in children(launcher):
         with suppress(FileNotFoundError, ProcessLookupError):  # a child that came and went
             if heartbeat_page(Path(f"/proc/{pid}"), local_rank):
                 return pid

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.drivers.fork_server import fork_server_pids, is_fork_server_ready
 from ddp_trainer.common.constants import Env, File
 from ddp_trainer.process.process_tree import children_of
-from tests.support.launch_harness import LOOP, Running, Stage, fork_servers, has_fork_server, is_alive, wait_until
+from tests.support.launch_harness import LOOP, Running, Stage, is_alive, wait_until
 
 IN_PLACE = {Env.RESTART_IN_PLACE: "1"}
 TORCH = """
@@ -83,8 +84,8 @@ def with_fork_server(stage: Stage, tmp_path: Path) -> tuple[Running, str]:
 def forked(parent: Running, generation: int) -> list[int]:
     """Kill a launcher whose fork server is ready; the processes of the next one, whose worker was forked."""
     launcher = launcher_of(parent)
-    wait_until(lambda: has_fork_server(launcher), "the fork server does not get ready")
-    before = [launcher, *fork_servers(launcher)]
+    wait_until(lambda: is_fork_server_ready(launcher), "the fork server does not get ready")
+    before = [launcher, *fork_server_pids(launcher)]
     os.kill(launcher, signal.SIGKILL)
     parent.line(f"generation={generation} is_forked=True")
     assert not any(is_alive(pid) for pid in before)
@@ -96,8 +97,8 @@ def test_the_fork_server_outlives_a_crash_and_forks_the_next_workers(with_fork_s
     parent, run_dir = with_fork_server
     for generation in (2, 3):
         living = forked(parent, generation)
-        assert fork_servers(living[0])
-    os.kill(fork_servers(living[0])[0], signal.SIGSTOP)  # one that does not answer is given up
+        assert fork_server_pids(living[0])
+    os.kill(fork_server_pids(living[0])[0], signal.SIGSTOP)  # one that does not answer is given up
     os.kill(living[0], signal.SIGKILL)
     parent.line("generation=4 is_forked=False")
     assert not any(is_alive(pid) for pid in living)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from bench.drivers.fork_server import workers
 from tests.local.workloads import train_bits, train_half_evaluated, train_reformed, train_slices_moved
 from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
-from tests.support.launch_harness import Running, Stage, is_alive, stage_of, workers_of
+from tests.support.launch_harness import Running, Stage, is_alive, stage_of
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
@@ -108,13 +109,13 @@ def test_of_two_survivors_the_one_that_is_stuck_is_killed_and_named_and_the_othe
     stage.store()
     first = agent(stage, 0, TRAINER, nnodes="1", nproc=3, DDP_HANG_FLOOR="1")  # so it knows soon how long steps take
     first.line("^step 20/")
-    survivor, stuck, victim = workers_of(first)
+    survivor, stuck, victim = workers(first.pid)
     subprocess.run(["kill", "-STOP", str(stuck)], check=True)
     seen = len(first.lines)
     subprocess.run(["kill", "-9", str(victim)], check=True)
     first.line(r"Killing what did not stop in time: local rank 1\.", after=seen)
     first.line("^step ", after=len(first.lines))
-    assert workers_of(first)[0] == survivor
+    assert workers(first.pid)[0] == survivor
     hurry(stage)
     assert first.code() == 0
 
@@ -123,7 +124,7 @@ def test_a_worker_that_somebody_tells_to_end_is_replaced_at_the_cost_of_one_free
     stage.store()
     first = agent(stage, 0, OWN_LOOP, nnodes="1", nproc=2)
     training(first, 2)
-    survivor, victim = workers_of(first)
+    survivor, victim = workers(first.pid)
     seen = len(first.lines)
     subprocess.run(["kill", "-TERM", str(victim)], check=True)
     first.line("generation 2:", after=seen)
@@ -158,12 +159,12 @@ def test_a_spare_steps_in_and_exact_training_has_the_bits_of_a_run_without_a_fau
     stage.store()
     first, second = (agent(stage, index, TRAINER, nnodes="2") for index in (0, 1))
     first.line("on 2 ranks")
-    (survivor,) = workers_of(first)
+    (survivor,) = workers(first.pid)
     spare = agent(stage, 2, TRAINER, nnodes="2")
     spare.line("the group is full, waiting as a spare")
     second.send(signal.SIGKILL)
     first.line(r"on 2 ranks.*resumed after step [1-9]")
-    assert workers_of(first) == [survivor]
+    assert workers(first.pid) == [survivor]
     hurry(stage)
     assert [first.code(), spare.code()] == [0, 0]
     summary = json.loads(next(line for line in first.lines if line.startswith("{")))
@@ -228,7 +229,7 @@ def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage:
     stage.store()
     first = agent(stage, 0, compiled, PAUSE="0.02")
     first.line("^step 3/")
-    (survivor,) = workers_of(first)
+    (survivor,) = workers(first.pid)
     held: list[tuple[int, int]] = []
     for _ in range(2):
         seen = len(first.lines)
@@ -247,4 +248,4 @@ def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage:
         held[1] = sockets_and_threads(survivor)
     assert held[1][0] <= held[0][0]
     assert held[1][1] <= held[0][1]
-    assert workers_of(first) == [survivor]
+    assert workers(first.pid) == [survivor]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.drivers.fork_server import fork_server_pids, is_fork_server_ready
 from ddp_trainer.launch.in_worker.profile import worker_of
-from tests.support.launch_harness import Running, Stage, fork_servers, has_fork_server, is_alive, wait_until
+from tests.support.launch_harness import Running, Stage, is_alive, wait_until
 
 SCRIPT = """
 import sys
@@ -56,8 +57,8 @@ def forked(run: Running) -> tuple[dict, dict]:
     first = now = told(run, 1)
     while not now["is_forked"]:
         # The zygote needs about as long as a worker to import torch; a kill before that only begins it again.
-        wait_until(lambda: fork_servers(run.pid) or not is_alive(run.pid), "no zygote was started")
-        wait_until(lambda: has_fork_server(run.pid), "the zygote does not get ready")
+        wait_until(lambda: fork_server_pids(run.pid) or not is_alive(run.pid), "no zygote was started")
+        wait_until(lambda: is_fork_server_ready(run.pid), "the zygote does not get ready")
         os.kill(now["pid"], signal.SIGKILL)
         now = told(run, now["generation"] + 1)
     return first, now
@@ -74,11 +75,11 @@ def test_a_fork_looks_like_a_fresh_process_and_shares_no_random_numbers_until_it
     draws = [fresh["draws"], *(json.loads(line)["draws"] for line in run.lines if again.match(line))]
     assert all(len(set(numbers)) == len(draws) for numbers in zip(*draws, strict=True))
 
-    (zygote,) = fork_servers(run.pid)
+    (zygote,) = fork_server_pids(run.pid)
     os.kill(zygote, signal.SIGKILL)
     os.kill(fork["pid"], signal.SIGKILL)  # at once, before there is another zygote
     assert not told(run, fork["generation"] + 1)["is_forked"]
-    left = fork_servers(run.pid)
+    left = fork_server_pids(run.pid)
     run.send(signal.SIGTERM)
     assert run.code() == 143
     wait_until(lambda: not any(map(is_alive, left)), "a zygote outlived the run")
@@ -115,7 +116,7 @@ def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: St
     told(member, 1)
     spare = stage.agent(1, script, nnodes="1", DDP_ZYGOTE="0.1")
     spare.line("the group is full, waiting as a spare")
-    wait_until(lambda: has_fork_server(spare.pid), "the spare's zygote does not get ready")
+    wait_until(lambda: is_fork_server_ready(spare.pid), "the spare's zygote does not get ready")
     member.send(signal.SIGKILL)
     assert told(spare, 2)["is_forked"]
     assert spare.code() == 0
@@ -161,7 +162,7 @@ def test_a_module_that_begins_with_torch_is_imported_once_as_a_script_is(stage: 
 def test_several_workers_of_the_reference_trainer_import_torch_once(stage: Stage, nproc: str, is_forked: bool) -> None:
     run = stage.launch("--nproc-per-node", nproc, "-m", "ddp_trainer", "train", "--epochs", "100000", "--log-json")
     run.line('"event": "started"')
-    assert bool(fork_servers(run.pid)) == is_forked
+    assert bool(fork_server_pids(run.pid)) == is_forked
 
 
 def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage) -> None:
@@ -179,7 +180,7 @@ def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage)
 def test_forks_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
     run = start(stage, "time.sleep(600)")
     _, fork = forked(run)
-    (zygote,) = fork_servers(run.pid)
+    (zygote,) = fork_server_pids(run.pid)
     run.send(signal.SIGKILL)
     run.code()
     wait_until(lambda: not is_alive(fork["pid"]) and not is_alive(zygote), "something outlived its launcher")
@@ -189,7 +190,7 @@ def test_it_can_be_turned_off(stage: Stage) -> None:
     script = stage.script("import torch, time\nprint('runs', flush=True)\ntime.sleep(1)")
     run = stage.launch("--no-zygote", script, DDP_ZYGOTE="0.01")
     run.line("^runs")
-    assert fork_servers(run.pid) == []
+    assert fork_server_pids(run.pid) == []
     assert run.code() == 0
 
 
@@ -199,4 +200,4 @@ def test_a_script_without_torch_pays_for_no_zygote(stage: Stage) -> None:
     )
     run = stage.launch(script, DDP_ZYGOTE="0.01")
     run.line("^still")
-    assert fork_servers(run.pid) == []
+    assert fork_server_pids(run.pid) == []

@@ -8,9 +8,10 @@ import subprocess
 
 import pytest
 
+from bench.drivers.fork_server import workers
 from tests.local.launch.test_launch_reform import QUICKLY, demand_summary, hurry
 from tests.local.workloads import train_half_voted, train_slow_disk
-from tests.support.launch_harness import Running, Stage, stage_of, workers_of
+from tests.support.launch_harness import Running, Stage, stage_of
 
 STEPS = 60
 SAVED_EVERY = 5
@@ -69,10 +70,10 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     run.line(f'"event": "started".*"resumed_step": {train_half_voted.UNHEARD + 1}')
     seen = len(run.lines)
     run.line('"event": "step"', after=seen)
-    survivors, victim = workers_of(run)[:3], workers_of(run)[3]
+    survivors, victim = workers(run.pid)[:3], workers(run.pid)[3]
     subprocess.run(["kill", "-9", str(victim)], check=True)
     run.line('"event": "started"', after=seen)
-    assert workers_of(run)[:3] == survivors
+    assert workers(run.pid)[:3] == survivors
     hurry(stage)
     assert run.code() == 0, run.output
     assert made(stage) == 1
@@ -88,14 +89,14 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')
-    survivors, seen = workers_of(first), len(first.lines)
+    survivors, seen = workers(first.pid), len(first.lines)
     first.line('"event": "step"', after=seen)
     second.send(signal.SIGKILL)
     first.line('"event": "started".*"world_size": 2', after=seen)
     seen = len(first.lines)
     second = stage.agent(1, *program, nnodes="1:2", **env)
     first.line('"event": "started".*"world_size": 4', after=seen)
-    assert workers_of(first) == survivors
+    assert workers(first.pid) == survivors
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0], first.output
     assert made(stage) == 1
@@ -113,11 +114,11 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')
     first.line(f'"event": "step", "step": {2 * SAVED_EVERY + 1},')  # the second save has waited for the first
-    survivors, seen = workers_of(first), len(first.lines)
+    survivors, seen = workers(first.pid), len(first.lines)
     second.send(signal.SIGKILL)
     went_on = first.line('"event": "started".*"world_size": 2,.*"resumed_step": ([0-9]+)', after=seen)
     assert int(went_on[1]) >= SAVED_EVERY
-    assert workers_of(first) == survivors
+    assert workers(first.pid) == survivors
     hurry(stage)
     assert first.code() == 0, first.output
     assert made(stage) == 1
@@ -134,10 +135,10 @@ def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_write
     stage.store()
     early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
     early.line('"event": "step"')
-    survivors = workers_of(early)
+    survivors = workers(early.pid)
     first = stage.agent(0, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
     first.line('"event": "started".*"world_size": 4,.*"resumed_step": [1-9]')
-    assert workers_of(early) == survivors
+    assert workers(early.pid) == survivors
     hurry(stage)
     assert [first.code(), early.code()] == [0, 0], first.output
     demand_summary(first, lost_steps=0, steps=STEPS)
@@ -148,10 +149,10 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
     run = stage.launch("--nproc-per-node", "2", *saved_slowly(stage), "--parallel", "shard=2", **env)
     run.line('"event": "step"')
-    survivor, victim = workers_of(run)
+    survivor, victim = workers(run.pid)
     subprocess.run(["kill", str(victim)], check=True)
     run.line('"event": "started".*"resumed_step": [1-9]')
-    assert workers_of(run)[0] == survivor
+    assert workers(run.pid)[0] == survivor
     hurry(stage)
     assert run.code() == 0, run.output
     demand_summary(run, lost_steps=0, steps=STEPS)
