@@ -67,7 +67,7 @@ test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped wi
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-cluster-shared: $(READY) ## Those that share the cluster, four at a time
-	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadgroup -m 'not alone and not quiet' tests/cluster
+	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadgroup -m 'not alone and not quiet and not long' tests/cluster
 
 test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
 	@$(BIN)/python -m pytest -q $(RERUNS) -m alone tests/cluster
@@ -86,7 +86,7 @@ test-torch: build/torch-$(TORCH)/.ready ## One run, fault, resize, checkpoint an
 	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local tests/unit/ddp_trainer/train/distributed
 
 test-long: $(READY) ## Tests that take a minute each and repeat for other layouts and checks what `make test` shows for one
-	@$(BIN)/python -m pytest -q -n 2 -m long tests/local
+	@$(BIN)/python -m pytest -q -n 2 -m long tests/local tests/cluster
 
 torch-table: $(READY) ## Write tests/torch_api/VERSION.json, the signatures of a torch that the trainer uses: make torch-table TORCH=2.15.0
 	@$(BIN)/python -m tools.torch_api $(TORCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -14,9 +15,13 @@ def children(pid: int) -> list[int]:
 
 
 def fork_server_pids(agent: int) -> list[int]:
-    """Return the fork server of an agent, if any: the oldest child with its command line, which forks share."""
+    """Return the fork server of an agent, if any: the oldest child with its command line, which forks share.
+
+    A server that was started again is younger than the first forks. These have another stdout than /dev/null, unless
+    the agent writes there itself.
+    """
     alike = [child for child in children(agent) if b"fork_server_process.py" in _read(child, "cmdline")]
-    return sorted(alike, key=_started)[:1]
+    return sorted((child for child in alike if _is_silent(child)), key=_started)[:1]
 
 
 def is_fork_server_ready(agent: int) -> bool:
@@ -29,6 +34,14 @@ def workers(agent: int) -> list[int]:
     kinds = (b"bootstrap.py", b"fork_server_process.py")  # a fork has the command line of its fork server
     living = [child for child in children(agent) if any(kind in _read(child, "cmdline") for kind in kinds)]
     return [child for child in living if child not in fork_server_pids(agent)]
+
+
+def _is_silent(process: int) -> bool:
+    """Return whether the process has /dev/null as stdout."""
+    try:
+        return Path(f"/proc/{process}/fd/1").readlink() == Path(os.devnull)
+    except OSError:
+        return False
 
 
 def _started(process: int) -> int:

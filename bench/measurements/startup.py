@@ -42,7 +42,7 @@ class FirstStep:
     startup: Startup
     submit_cpu_seconds: float
     worker_cpu_seconds: float
-    """Processor time of all ranks until they were looked at, soon after the first step."""
+    """Processor time of all ranks until they were looked at, soon after the first step. Fork servers do not count."""
 
 
 class DigitsRun(TrainerRun):

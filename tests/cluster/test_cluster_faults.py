@@ -158,7 +158,8 @@ class Job:
         ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale")),
         ("job", "1:3", ("container", "scale")),
         ("jobset", "1:2", ("pod",)),
-        ("trainjob", "1:2", ("container",)),
+        # A TrainJob is a JobSet underneath, and test_cluster_train_jobs.py takes more from one.
+        pytest.param("trainjob", "1:2", ("container",), marks=pytest.mark.long),
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(

@@ -22,15 +22,15 @@ def configure(folder: Path, delay: str) -> None:
     (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "{delay}"\n')
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def fork_servers_only_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have the jobs of the session start a fork server before their workers or never."""
+    """Have the jobs of a module start a fork server before their workers or never."""
     yield from _defaults(tmp_path_factory.mktemp("config"), NOT_LATER)
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def no_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have the jobs of the session start no fork server."""
+    """Have the jobs of a module start no fork server."""
     yield from _defaults(tmp_path_factory.mktemp("config"), "0")
 
 

@@ -26,6 +26,7 @@ def worker_of_rank(place: Place, rank: int) -> int:
     raise AssertionError(f"no process is rank {rank}")
 
 
+@pytest.mark.long  # `make demo` kills a worker of the same job, and launchers die in test_launch_in_place.py
 @pytest.mark.timeout(240)
 def test_digits_on_two_nodes_survives_a_killed_worker_and_launcher_and_loses_no_sample(
     place: Place, typed: Typed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.drivers.fork_server import fork_server_pids, is_fork_server_ready
+from bench.drivers.fork_server import fork_server_pids, is_fork_server_ready, workers
 from ddp_trainer.launch.in_worker.profile import worker_of
 from tests.support.launch_harness import Running, Stage, is_alive, wait_until
 
@@ -158,11 +158,13 @@ def test_a_module_that_begins_with_torch_is_imported_once_as_a_script_is(stage: 
     run.line("generation 1 forked True")
 
 
-@pytest.mark.parametrize(("nproc", "is_forked"), [("2", True), ("1", False)])
-def test_several_workers_of_the_reference_trainer_import_torch_once(stage: Stage, nproc: str, is_forked: bool) -> None:
-    run = stage.launch("--nproc-per-node", nproc, "-m", "ddp_trainer", "train", "--epochs", "100000", "--log-json")
+@pytest.mark.parametrize(("nproc", "is_forked"), [(2, True), (1, False)])
+def test_several_workers_of_the_reference_trainer_import_torch_once(stage: Stage, nproc: int, is_forked: bool) -> None:
+    program = ("-m", "ddp_trainer", "train", "--epochs", "100000", "--log-json")
+    run = stage.launch("--nproc-per-node", str(nproc), *program)
     run.line('"event": "started"')
-    assert bool(fork_server_pids(run.pid)) == is_forked
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in workers(run.pid)]
+    assert ["fork_server_process.py" in command for command in commands] == [is_forked] * nproc
 
 
 def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage) -> None:

@@ -90,6 +90,7 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')
     survivors, seen = workers(first.pid), len(first.lines)
+    assert len(survivors) == 2
     first.line('"event": "step"', after=seen)
     second.send(signal.SIGKILL)
     first.line('"event": "started".*"world_size": 2', after=seen)
@@ -115,6 +116,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     first.line('"event": "started".*"world_size": 4')
     first.line(f'"event": "step", "step": {2 * SAVED_EVERY + 1},')  # the second save has waited for the first
     survivors, seen = workers(first.pid), len(first.lines)
+    assert len(survivors) == 2
     second.send(signal.SIGKILL)
     went_on = first.line('"event": "started".*"world_size": 2,.*"resumed_step": ([0-9]+)', after=seen)
     assert int(went_on[1]) >= SAVED_EVERY
@@ -136,6 +138,7 @@ def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_write
     early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
     early.line('"event": "step"')
     survivors = workers(early.pid)
+    assert len(survivors) == 2
     first = stage.agent(0, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
     first.line('"event": "started".*"world_size": 4,.*"resumed_step": [1-9]')
     assert workers(early.pid) == survivors

@@ -175,6 +175,7 @@ sys.exit(train_reformed.main())
 """
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own_outlives_such_a_group_where_the_environment_asks_for_it(stage: Stage) -> None:
     (stage.folder / "log").mkdir()
     stage.store()

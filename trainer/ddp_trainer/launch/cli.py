@@ -172,7 +172,7 @@ def _setup(
         previous_launcher=previous_launcher,
         fixed_port=plan.fixed_port,
         # Alone, or in a static launch, workers need not wait for a place.
-        prepares=plan.has_store and config.is_reference_trainer(plan.program),
+        prepares=plan.has_store and plan.program.is_reference_trainer,
     )
 
 

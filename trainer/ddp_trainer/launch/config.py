@@ -16,10 +16,12 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env
+from ddp_trainer.common.parallel_dims import LayoutError, parse_dim_sizes
 from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
@@ -27,7 +29,7 @@ from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
-from ddp_trainer.launch.workers.worker_group import Program
+from ddp_trainer.launch.workers.worker_group import TRAINER, Program
 from ddp_trainer.net.arguments import node_range
 from ddp_trainer.process.gpu_devices import visible_gpus
 
@@ -41,9 +43,14 @@ slowed.
 _DEVICE_FILES: Final = {"xpu": "/dev/dri", "hpu": "/dev/accel"}
 """Kind of device → folder that its driver makes. A laptop's graphics have one too, so torch counts."""
 
-_TRAINER: Final = "ddp_trainer"
 _TRAINER_MODULES: Final = ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")
 """Modules that the fork server imports for the reference trainer, so that a restart does not import them again."""
+_LAYOUT_MODULES: Final = {
+    "shard": "torch.distributed.fsdp",
+    "tp": "torch.distributed.tensor.parallel",
+    "pp": "torch.distributed.pipelining",
+}
+"""Dimension of a layout → module that it needs."""
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
@@ -213,13 +220,13 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     if arguments.module and not arguments.run_path:
         if python == sys.executable and not _has_module(target):
             raise LaunchError(f"There is no module {target!r} in {Path.cwd()} or in this Python; is it installed?")
-        file = _module_file(target) if python == sys.executable else None
-        return Program(kind="module", target=target, arguments=rest, python=python, file=file)
+        files = _module_files(target) if python == sys.executable else ()
+        return Program(kind="module", target=target, arguments=rest, python=python, files=files)
     if not Path(target).exists():
         raise LaunchError(f"There is no script {target!r} in {Path.cwd()}.")
     if Path(target).is_dir() and not Path(target, "__main__.py").exists():
         raise LaunchError(f"{target!r} is a directory without __main__.py; name the script in it.")
-    return Program(kind="script", target=target, arguments=rest, python=python, file=Path(target))
+    return Program(kind="script", target=target, arguments=rest, python=python, files=(Path(target),))
 
 
 def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
@@ -266,16 +273,24 @@ def _find_module(top: str) -> importlib.machinery.ModuleSpec | None:
     return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
 
 
-def _module_file(name: str) -> Path | None:
-    """Return the file that ``python -m name`` runs, if it is where its package is. Nothing is imported."""
+def _module_files(name: str) -> tuple[Path, ...]:
+    """Return the files that ``python -m name`` runs: those of its packages, and its own. Empty if one is not where its
+    package is. Nothing is imported.
+    """
     top, *rest = name.split(".")
     spec = _find_module(top)
-    folders = spec.submodule_search_locations if spec else None
-    if folders is None:
-        return Path(spec.origin) if spec and spec.origin else None
-    paths = [Path(folder, *rest) for folder in folders]
-    files = [*(path.with_suffix(".py") for path in paths if rest), *(path / "__main__.py" for path in paths)]
-    return next((file for file in files if file.is_file()), None)
+    if spec is None or not spec.submodule_search_locations:
+        return (Path(spec.origin),) if spec and spec.origin and not rest else ()
+    packages = [Path(next(iter(spec.submodule_search_locations)))]
+    for part in rest:
+        packages.append(packages[-1] / part)
+    file = packages[-1].with_suffix(".py")
+    if rest and file.is_file() and not (packages[-1] / "__init__.py").exists():
+        packages.pop()
+    else:
+        file = packages[-1] / "__main__.py"
+    before = (package / "__init__.py" for package in packages)
+    return (*filter(Path.is_file, before), file) if file.is_file() else ()
 
 
 def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:
@@ -303,11 +318,6 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
     )
 
 
-def is_reference_trainer(program: Program) -> bool:
-    """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
-    return (program.kind, program.target, program.arguments[:1]) == ("module", _TRAINER, ("train",))
-
-
 def preload_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Sequence[str] | None:
     """Return the modules that the fork server imports besides torch; None for no fork server.
 
@@ -317,7 +327,19 @@ def preload_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Seq
     if arguments.no_zygote or not fork_server_delay_of(environ):
         return None
     names = [name.strip() for name in arguments.preload.split(",") if name.strip()]
-    return [*names, *(_TRAINER_MODULES if arguments.training_script == _TRAINER else ())]
+    of_trainer = _TRAINER_MODULES if arguments.training_script == TRAINER else ()
+    return [*names, *of_trainer, *_layout_modules(arguments.training_script_args, environ)]
+
+
+def _layout_modules(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the modules of torch that the layout of the program's ``--parallel``, or of the job, needs."""
+    given = [value for flag, value in pairwise(words) if flag == "--parallel"]
+    given += [word.partition("=")[2] for word in words if word.startswith("--parallel=")]
+    try:
+        sizes = parse_dim_sizes(given[-1] if given else environ.get(Env.PARALLEL, ""))
+    except LayoutError:  # a program may mean something else by this flag
+        return []
+    return [module for name, module in _LAYOUT_MODULES.items() if name in sizes and sizes[name][1] > 1]
 
 
 def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:

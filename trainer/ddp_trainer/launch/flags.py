@@ -164,11 +164,11 @@ EXTENSIONS: Final = (
     Flag(
         "--metrics-port", None, f"port of all metrics; or ${Env.METRICS_PORT}, at ${Env.METRICS_ADDRESS}", port_argument
     ),
-    Flag("--preload", "", "modules that the fork server imports for restarted workers, besides torch"),
+    Flag("--preload", "", "modules that the fork server imports besides torch"),
     Flag("--on-hang", "", f"action on a rank that hangs: off, warn or act; or ${Env.ON_HANG}"),
     Flag("--hang-floor", "", f"minimum seconds until a rank counts as hung (first steps: 1800); or ${Env.HANG_FLOOR}"),
     Flag("--no-lint", None, f"do not check the environment variables; or ${Env.LINT_IGNORE}=all", None),
-    Flag("--no-zygote", None, "restart workers without the fork server, which has torch imported", None),
+    Flag("--no-zygote", None, "start workers without the fork server, which has torch imported", None),
 )
 
 ALL: Final = TORCHRUN + LEGACY + EXTENSIONS

@@ -35,24 +35,43 @@ def a_node(name: str, index: int | None = None, size: int = 2, role: str = "defa
 
 
 @pytest.mark.parametrize(
-    ("module", "file"),
+    ("module", "files"),
     [
-        ("pkg.sub.train", "pkg/sub/train.py"),
-        ("pkg.sub", "pkg/sub/__main__.py"),
-        ("pkg", None),
-        ("pkg.absent", None),
-        ("alone", "alone.py"),
+        ("pkg.sub.train", ["pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/train.py"]),
+        ("pkg.sub", ["pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/__main__.py"]),
+        ("pkg.bare.train", ["pkg/__init__.py", "pkg/bare/train.py"]),
+        ("pkg", []),
+        ("pkg.absent", []),
+        ("alone", ["alone.py"]),
+        ("alone.absent", []),
     ],
 )
-def test_the_file_of_a_module_is_found_without_an_import(
-    module: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_files_of_a_module_are_found_without_an_import(
+    module: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pkg" / "sub").mkdir(parents=True)
-    for name in ("pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/train.py", "pkg/sub/__main__.py", "alone.py"):
-        (tmp_path / name).write_text("raise RuntimeError")
+    (tmp_path / "pkg" / "bare").mkdir()
+    for name in ("__init__.py", "sub/__init__.py", "sub/train.py", "sub/__main__.py", "sub.py", "bare/train.py"):
+        (tmp_path / "pkg" / name).write_text("raise RuntimeError")
+    (tmp_path / "alone.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     program = settings.program_of(parse(["-m", module], {}), {})
-    assert program.file == (tmp_path / file if file else None)
+    assert program.files == tuple(tmp_path / file for file in files)
+
+
+@pytest.mark.parametrize(
+    ("flags", "layout", "modules"),
+    [
+        (["--parallel", "shard=1:2,pp=2"], "tp=2", ["torch.distributed.fsdp", "torch.distributed.pipelining"]),
+        (["--parallel=replicate=4,shard=1"], "", []),
+        ([], "tp=2", ["torch.distributed.tensor.parallel"]),
+        (["--parallel", "yes"], "shard=2", []),
+        (["--parallel"], "", []),
+    ],
+)
+def test_the_fork_server_imports_what_a_layout_needs(flags: list[str], layout: str, modules: list[str]) -> None:
+    arguments = parse(["train.py", *flags], {})
+    assert settings.preload_of(arguments, {"DDP_PARALLEL": layout}) == modules
 
 
 class TestRanks:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import Env, Exit, LifecycleEvent
+from ddp_trainer.common.constants import Exit, LifecycleEvent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
@@ -29,10 +29,6 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import imports_torch_first
 from ddp_trainer.launch.workers.worker_group import Workers
 
-TRAINER: Final = "ddp_trainer"
-"""Module of the reference trainer."""
-SHARDING: Final = Path(__file__).parents[2] / "train" / "parallel" / "fsdp.py"
-"""File of the reference trainer that imports the most of torch for a layout of ``--parallel``."""
 MOST_LOOKS: Final = 5
 """Number of looks that wait for a worker's list of imports. A worker without a process group writes none."""
 SOON: Final = 0.1
@@ -158,19 +154,17 @@ class Starting:
         """Start the fork server before the first workers if their program begins with torch, or if several of them run
         the reference trainer. A single worker of it starts faster alone, since it imports less.
         """
-        program, launch = self.setup.program, self.setup.launch
-        if program.target == TRAINER and launch.local_world_size > 1:
-            flags = {argument.partition("=")[0] for argument in program.arguments}
-            self.start_fork_server(SHARDING if "--parallel" in flags or Env.PARALLEL in self.environment else None)
-        elif program.file and imports_torch_first(program.file):
+        program = self.setup.program
+        is_shared = program.is_reference_trainer and self.setup.launch.local_world_size > 1
+        if is_shared or imports_torch_first(program.files):
             self.start_fork_server()
 
     def start_fork_server(self, imports: Path | None = None) -> None:
         """Start the fork server before there are workers, with the imports of their program or of a list."""
         fork_server, program = self.workers.fork_server, self.setup.program
         if fork_server and self.workers.supports_fork_server and not self.workers.alive:
-            has_imports = program.file is not None and program.file.suffix == ".py"
-            fork_server.start(program.file if has_imports else imports, has_workers=False)
+            has_imports = bool(program.files) and program.files[-1].suffix == ".py"
+            fork_server.start(program.files[-1] if has_imports else imports, has_workers=False)
             if imports:
                 fork_server.preload(imports)
             if fork_server.is_importing:

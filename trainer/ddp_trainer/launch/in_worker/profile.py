@@ -101,8 +101,12 @@ def heartbeat_page(process: Path, local_rank: int) -> str:
     The environment in ``/proc`` does not have it: that of a forked worker is the fork server's.
     """
     suffix = f"/rank-{local_rank}.pulse{STACKS_BEFORE}"
-    paths = (str(descriptor.readlink()) for descriptor in (process / "fd").iterdir())
-    return next((path.removesuffix(STACKS_BEFORE) for path in paths if path.endswith(suffix)), "")
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed just now
+            path = str(descriptor.readlink())
+            if path.endswith(suffix):
+                return path.removesuffix(STACKS_BEFORE)
+    return ""
 
 
 def _variables(path: Path) -> dict[str, str]:

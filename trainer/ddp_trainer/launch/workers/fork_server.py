@@ -257,14 +257,16 @@ def read_modules(file: Path) -> tuple[str, ...]:
     return names if len(names) <= MOST_MODULES and sum(map(len, names)) <= MOST_MODULE_BYTES else ()
 
 
-def imports_torch_first(script: Path) -> bool:
-    """Return whether a Python file imports torch before it can change what torch reads from the environment."""
+def imports_torch_first(files: Sequence[Path]) -> bool:
+    """Return whether Python files import torch before they can change what torch reads from the environment."""
     try:
-        text = script.read_text(encoding="utf-8")
+        text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     except (OSError, ValueError):
         return False
     found = _TORCH_IMPORT.search(text)
-    return script.suffix == ".py" and found is not None and not _CHANGES_ENVIRONMENT.search(text, 0, found.start())
+    if not found or files[-1].suffix != ".py":
+        return False
+    return not _CHANGES_ENVIRONMENT.search(text, 0, found.start())
 
 
 def has_torch(pid: int) -> bool:

@@ -144,6 +144,7 @@ class Channel:
 NOTHING: Final[Mapping[str, str]] = {}
 KEPT_GENERATIONS = 100
 """Generations whose files are kept. The others of a run that re-forms often would fill the disk."""
+TRAINER = "ddp_trainer"
 BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
 
 
@@ -161,8 +162,13 @@ class Program:
     target: str
     arguments: tuple[str, ...] = ()
     python: str = sys.executable
-    file: Path | None = None
-    """Python file that is run, if it is known."""
+    files: tuple[Path, ...] = ()
+    """Python files that run in this order: those of a module's packages, and the program. Empty if they are unknown."""
+
+    @property
+    def is_reference_trainer(self) -> bool:
+        """Whether this is the reference trainer, which can import and read samples before it has a rank."""
+        return (self.kind, self.target, self.arguments[:1]) == ("module", TRAINER, ("train",))
 
     def command(self, local_rank: int) -> list[str]:
         """Return the command line of one worker, with the bootstrap, which makes the worker die with the launcher."""

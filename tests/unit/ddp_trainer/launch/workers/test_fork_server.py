@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.agent.worker_start import SHARDING
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
 from ddp_trainer.launch.in_worker.heartbeat import PRELOAD_PACKAGES
@@ -99,7 +98,17 @@ def test_a_server_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Pat
 def test_torch_is_imported_early_where_a_script_begins_with_it(tmp_path: Path, script: str, begins: bool) -> None:
     file = tmp_path / "train.py"
     file.write_text(script)
-    assert imports_torch_first(file) is begins
+    assert imports_torch_first([file]) is begins
+
+
+def test_a_package_that_changes_the_environment_first_has_its_torch_imported_late(tmp_path: Path) -> None:
+    package, file = tmp_path / "__init__.py", tmp_path / "train.py"
+    file.write_text("import torch")
+    package.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '4'")
+    assert not imports_torch_first([package, file])
+    package.write_text("")
+    assert imports_torch_first([package, file])
+    assert not imports_torch_first([])
 
 
 def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: Path) -> None:
@@ -199,8 +208,3 @@ def test_the_descriptors_of_an_incomplete_request_are_closed(length: int, body: 
     os.set_blocking(source, False)
     assert os.read(source, 1) == b""  # an open copy of the other end would raise BlockingIOError
     os.close(source)
-
-
-def test_a_layout_of_the_reference_trainer_has_torch_imported_for_it() -> None:
-    names = fork_server_process.names_in([str(SHARDING)], PRELOAD_PACKAGES)
-    assert {"torch.distributed.fsdp", *fork_server_process.IMPORTED_LATE} <= set(names)
