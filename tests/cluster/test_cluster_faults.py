@@ -157,8 +157,8 @@ class Job:
     [
         ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale")),
         ("job", "1:3", ("container", "scale")),
-        ("jobset", "1:2", ("pod",)),
-        # A TrainJob is a JobSet underneath, and test_cluster_train_jobs.py takes more from one.
+        # A TrainJob is a JobSet underneath, and test_cluster_train_jobs.py takes pods, a launcher and a node from one.
+        pytest.param("jobset", "1:2", ("pod",), marks=pytest.mark.long),
         pytest.param("trainjob", "1:2", ("container",), marks=pytest.mark.long),
     ],
 )
