@@ -18,9 +18,9 @@ from typing import Self
 import pytest
 
 import bench
-from bench.drivers.fork_server import children
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.in_worker.profile import heartbeat_page
+from ddp_trainer.process.process_tree import children_of
 from tests.support.fork_server_defaults import NOT_LATER
 from tests.support.ports import free_port
 
@@ -47,8 +47,9 @@ say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTART
 
 
 class Running:
-    """One process and its output so far. Launchers start no fork server beside workers, which would import torch once
-    more for tests that end before a restart, unless a test sets ``DDP_ZYGOTE``.
+    """One process and its output so far.
+
+    Unless a test sets ``DDP_ZYGOTE``, a launcher starts its fork server before its workers or never.
     """
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
@@ -210,7 +211,7 @@ def is_alive(pid: int) -> bool:
 
 def worker_pid(launcher: int, local_rank: int) -> int:
     """The worker with this local rank, by the heartbeat page that it has open."""
-    for pid in children(launcher):
+    for pid in children_of(launcher):
         with suppress(FileNotFoundError, ProcessLookupError):  # a child that came and went
             if heartbeat_page(Path(f"/proc/{pid}"), local_rank):
                 return pid

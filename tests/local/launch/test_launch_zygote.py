@@ -141,12 +141,12 @@ def test_a_script_that_begins_with_torch_is_imported_once_and_forked_before_a_gr
     member = stage.agent(0, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[0])
     member.line("generation 1 forked True")
     newcomer = stage.agent(1, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[1])
-    workers = set()
+    forks = set()
     for run in (member, newcomer):
         run.line("ddp-launch: generation 2")
-        workers.add(int(run.line(r"^generation 2 forked True (\d+)")[1]))
+        forks.add(int(run.line(r"^generation 2 forked True (\d+)")[1]))
     # /proc shows the environment of the fork server for both
-    assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": name}).pid for name in names} == workers
+    assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": name}).pid for name in names} == forks
 
 
 def test_a_module_that_begins_with_torch_is_imported_once_as_a_script_is(stage: Stage) -> None:

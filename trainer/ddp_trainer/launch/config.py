@@ -266,31 +266,28 @@ def _has_module(name: str) -> bool:
     top = name.partition(".")[0]
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return True
-    return _find_module(top) is not None
+    return importlib.machinery.PathFinder.find_spec(top, _search_path()) is not None
 
 
-def _find_module(top: str) -> importlib.machinery.ModuleSpec | None:
-    return importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+def _search_path() -> list[str]:
+    return [str(Path.cwd()), *sys.path]
 
 
 def _module_files(name: str) -> tuple[Path, ...]:
-    """Return the files that ``python -m name`` runs: those of its packages, and its own. Empty if one is not where its
-    package is. Nothing is imported.
+    """Return the files that ``python -m name`` runs: those of its packages, then its own. Empty if one is not found.
+    Nothing is imported.
     """
-    top, *rest = name.split(".")
-    spec = _find_module(top)
-    if spec is None or not spec.submodule_search_locations:
-        return (Path(spec.origin),) if spec and spec.origin and not rest else ()
-    packages = [Path(next(iter(spec.submodule_search_locations)))]
-    for part in rest:
-        packages.append(packages[-1] / part)
-    file = packages[-1].with_suffix(".py")
-    if rest and file.is_file() and not (packages[-1] / "__init__.py").exists():
-        packages.pop()
-    else:
-        file = packages[-1] / "__main__.py"
-    before = (package / "__init__.py" for package in packages)
-    return (*filter(Path.is_file, before), file) if file.is_file() else ()
+    files: list[Path] = []
+    locations: list[str] | None = _search_path()
+    for part in (*name.split("."), "__main__"):
+        if locations is None:  # the last file is no package
+            return tuple(files) if part == "__main__" else ()
+        spec = importlib.machinery.PathFinder.find_spec(part, locations)
+        if spec is None:
+            return ()
+        files += [Path(spec.origin)] if spec.origin else []
+        locations = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+    return tuple(files)
 
 
 def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpec:

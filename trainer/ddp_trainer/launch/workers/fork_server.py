@@ -3,8 +3,8 @@
 For a program that begins with the import of torch (:func:`imports_torch_first`), and for several workers of the
 reference trainer, it starts with the launcher, and the first workers are forked too: each module is imported once in a
 pod, while the group still forms. For other programs, it starts some seconds after the first workers, if these have
-loaded torch. It imports those of the workers' imports
-that are the same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
+loaded torch. It imports those of the workers' imports that are the same for all ranks. If anything fails, workers start
+the usual way: the fork server only saves seconds.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Program:
 
     @property
     def is_reference_trainer(self) -> bool:
-        """Whether this is the reference trainer, which can import and read samples before it has a rank."""
+        """True for the reference trainer. Its workers can import and read samples before they have a rank."""
         return (self.kind, self.target, self.arguments[:1]) == ("module", TRAINER, ("train",))
 
     def command(self, local_rank: int) -> list[str]:
