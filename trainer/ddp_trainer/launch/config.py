@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -46,11 +46,11 @@ _DEVICE_FILES: Final = {"xpu": "/dev/dri", "hpu": "/dev/accel"}
 _TRAINER_MODULES: Final = ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")
 """Modules that the fork server imports for the reference trainer, so that a restart does not import them again."""
 _LAYOUT_MODULES: Final = {
-    "shard": "torch.distributed.fsdp",
-    "tp": "torch.distributed.tensor.parallel",
-    "pp": "torch.distributed.pipelining",
+    "shard": ("torch.distributed.fsdp", "torch._dynamo"),
+    "tp": ("torch.distributed.tensor.parallel", "torch._dynamo"),
+    "pp": ("torch.distributed.pipelining",),
 }
-"""Dimension of a layout → module that it needs."""
+"""Dimension of a layout → modules that it needs. DTensors import torch's compiler in their first operation."""
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
@@ -336,7 +336,8 @@ def _layout_modules(words: Sequence[str], environ: Mapping[str, str]) -> list[st
         sizes = parse_dim_sizes(given[-1] if given else environ.get(Env.PARALLEL, ""))
     except LayoutError:  # a program may mean something else by this flag
         return []
-    return [module for name, module in _LAYOUT_MODULES.items() if name in sizes and sizes[name][1] > 1]
+    needed = [modules for name, modules in _LAYOUT_MODULES.items() if name in sizes and sizes[name][1] > 1]
+    return list(chain.from_iterable(needed))
 
 
 def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:

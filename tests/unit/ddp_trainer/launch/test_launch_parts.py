@@ -62,9 +62,13 @@ def test_the_files_of_a_module_are_found_without_an_import(
 @pytest.mark.parametrize(
     ("flags", "layout", "modules"),
     [
-        (["--parallel", "shard=1:2,pp=2"], "tp=2", ["torch.distributed.fsdp", "torch.distributed.pipelining"]),
+        (
+            ["--parallel", "shard=1:2,pp=2"],
+            "tp=2",
+            ["torch.distributed.fsdp", "torch._dynamo", "torch.distributed.pipelining"],
+        ),
         (["--parallel=replicate=4,shard=1"], "", []),
-        ([], "tp=2", ["torch.distributed.tensor.parallel"]),
+        ([], "tp=2", ["torch.distributed.tensor.parallel", "torch._dynamo"]),
         (["--parallel", "yes"], "shard=2", []),
         (["--parallel"], "", []),
     ],

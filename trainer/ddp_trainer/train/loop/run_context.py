@@ -37,6 +37,7 @@ from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.observability.console import Progress
 from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadTask
 
 
@@ -133,7 +134,7 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     """
     KeyedRng(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
     is_deferred = isinstance(task, SupportsWeightInit)
-    with torch.device("meta") if is_deferred else nullcontext():
+    with uncompiled(), torch.device("meta") if is_deferred else nullcontext():  # torch fills on meta in Python
         model = task.model()
     check_model_devices(model, task.name, spreads=config.is_model_sharded, is_deferred=is_deferred)
     make_contiguous(model, spreads=config.is_model_sharded)

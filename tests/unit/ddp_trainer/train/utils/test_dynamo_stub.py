@@ -81,3 +81,18 @@ assert torch._dynamo is sys.modules["torch._dynamo"] and torch._dynamo.__file__
 
 def test_another_thread_imports_the_compiler_meanwhile_and_gets_the_real_one() -> None:
     run(IMPORT_ELSEWHERE)
+
+
+DRAW_ON_META = """
+import sys
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.loop.run_context import draw
+from tests.local.workloads.train_layouts import Numbers
+model = draw(Config(), Numbers(), None)
+assert {weight.device.type for weight in model.parameters()} == {"meta"}
+assert "torch._dynamo" not in sys.modules, "the compiler was imported"
+"""
+
+
+def test_a_model_whose_weights_are_drawn_later_is_built_without_the_compiler() -> None:
+    run(DRAW_ON_META)
