@@ -215,7 +215,6 @@ def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:
 
 def is_safe_after_imports() -> bool:
     """Return whether this process can fork workers, after its last import."""
-    gc.collect()
     gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
     return is_safe_to_fork()
 
