@@ -131,12 +131,20 @@ def read(
 
 
 def follow_logs(
-    backend: Backend, name: str, ranks: RankFilter, *, tail: int | None = None, since: str | None = None
+    backend: Backend,
+    name: str,
+    ranks: RankFilter,
+    *,
+    tail: int | None = None,
+    since: str | None = None,
+    timeout: float | None = None,
 ) -> Generator[Line]:
-    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound.
+    """Yield the existing lines, then new lines until the job ends or is deleted, or ``timeout`` seconds have passed.
+    Raises NotFound.
 
     Closing the generator ends its threads.
     """
+    limit = None if timeout is None else time.monotonic() + timeout
     seen: dict[str, str] = {}
 
     def record_time(line: Line) -> bool:
@@ -145,7 +153,7 @@ def follow_logs(
 
     earlier_lines = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
     yield from earlier_lines if tail is None else deque(earlier_lines, maxlen=tail)
-    with contextlib.closing(_Streams(backend, name, seen, since).lines()) as lines:
+    with contextlib.closing(_Streams(backend, name, seen, since).lines(limit)) as lines:
         yield from filter(ranks.matches, lines)
 
 
@@ -191,11 +199,11 @@ class _Streams:
         self._read: dict[str, str] = {}
         """Pod → id of the container that was read last."""
 
-    def lines(self) -> Generator[Line]:
-        """Yield lines as they arrive. The order within each pod is kept."""
+    def lines(self, limit: float | None) -> Generator[Line]:
+        """Yield lines as they arrive, until this time of :func:`time.monotonic`. The order within each pod is kept."""
         self._start(self._watch)
         try:
-            yield from self._receive_lines()
+            yield from self._receive_lines(limit)
         finally:
             self._stop.request()
             with contextlib.suppress(queue.Empty):  # makes room for threads that wait for it
@@ -210,11 +218,18 @@ class _Streams:
         self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
         thread.start()
 
-    def _receive_lines(self) -> Iterator[Line]:
+    def _receive_lines(self, limit: float | None) -> Iterator[Line]:
         pods: list[Object] = []
         is_over = False
         while not (is_over and not self._reading):
-            match self._arrivals.get():
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            try:
+                arrival = self._arrivals.get(timeout=left)
+            except queue.Empty:
+                return
+            match arrival:
                 case Line() as line:
                     self._seen[line.pod] = line.time
                     yield line

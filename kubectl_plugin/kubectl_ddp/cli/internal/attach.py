@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Iterator
-from types import FrameType
 from typing import Any, TextIO
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.progress import ProgressDisplay, print_end, show_progress
-from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut, UsageError
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, job_state
@@ -71,11 +67,10 @@ def _wait_for_end(
     if logs is None:
         return wait()
     waiting = Future(wait)  # not as a context manager: an error of the logs must not wait for the job
-    with time_limit(timeout, name):
-        for line in follow_logs(backend, name, rank_filter("all", None)):
-            with display.paused():
-                write_log_line(logs, str(line))
-                logs.flush()
+    for line in follow_logs(backend, name, rank_filter("all", None), timeout=timeout):
+        with display.paused():
+            write_log_line(logs, str(line))
+            logs.flush()
     return waiting.result()
 
 
@@ -83,29 +78,3 @@ def _print_end(backend: Backend, submission: dict[str, Any], options: Options) -
     state = job_state(backend.job(submission["name"]), {}, where=backend.where)
     end = {"state": str(state.state), "summary": state.summary, "job": job_to_dict(state)}
     print_output(submission | end, str(options.output))
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float | None, name: str) -> Iterator[None]:
-    """Raise TimedOut in the block after ``seconds``. Uses SIGALRM, because reading lines has no timeout."""
-
-    def raise_timeout(_number: int, _frame: FrameType | None) -> None:
-        raise TimedOut(
-            f"Job {name} did not end within {seconds:g} seconds; it continues.", hint="Give it a longer --timeout."
-        )
-
-    if seconds is None:
-        yield
-        return
-    if sys.platform == "win32":
-        raise UsageError(
-            f"Windows cannot end the logs of job {name} after --timeout; it continues.",
-            hint=f"Use '{program()} wait {name} --timeout', or WSL.",
-        )
-    before = signal.signal(signal.SIGALRM, raise_timeout)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

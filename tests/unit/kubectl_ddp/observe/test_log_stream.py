@@ -134,6 +134,14 @@ def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
         lines.close()
 
 
+def test_following_ends_when_its_time_is_over_however_many_lines_come() -> None:
+    written = {"pod-worker-0/0": stamped(*map(str, range(30_000)))}
+    moments = [snapshot(job("Created", "Running")), snapshot(job("Created", "Running"), pod(0, running()))]
+    with no_thread_left():
+        lines = follow_logs(ScriptedBackend(moments, logs=written), "digits", rank_filter("all", None), timeout=0)
+        assert list(lines) == []
+
+
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:
     class Place(ScriptedBackend):
         def deleted_pods(self, name: str) -> list[Object]:
