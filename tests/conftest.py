@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.support.skipped_tests import note_skipped
 # How long an example takes is the machine's business.
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
+
+# Threads of OpenMP that wait, also in processes that tests start, leave the processors to other tests at once.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -35,6 +35,7 @@ from kubectl_ddp.backends.local.process import set_parent_death_signal
 TRAINER: Final = (
     "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
+    "ddp_trainer.train.trainer",
     "ddp_trainer.train.evaluation.evaluate",
     "ddp_trainer.train.parallel.fsdp",
     "ddp_trainer.train.parallel.tensor_parallel",

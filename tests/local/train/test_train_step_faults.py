@@ -19,7 +19,7 @@ from tests.local.workloads.train_layouts import DrawnWhole, Numbers
 from tests.local.workloads.train_step_faults import POINTS, SCALE, SCALED_STEP, Normalized
 from tests.support.launch_harness import Running, Stage, stage_of
 
-STEPS = 240
+STEPS = 90
 STEPS_OF_ONE_SIZE = 60
 """Steps where the group keeps its size: none are taken until the lost rank is back."""
 PATIENCE_SECONDS = 500
