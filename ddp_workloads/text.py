@@ -127,7 +127,7 @@ better estimate."""
 
 MOST_BYTES: Final = 1 << 30
 """Largest folder that is read into memory."""
-SHOWN_BYTES: Final = 240
+SHOWN_BYTES: Final = 120
 SHOWN_START: Final = b"def "
 TEMPERATURE: Final = 0.8
 
@@ -278,13 +278,16 @@ def generate_text(model: nn.Module, start: bytes, count: int, window: int) -> st
         model: Returns logits ``(batch, length, 256)``.
         start: First bytes.
         count: Number of bytes to draw.
-        window: Maximum length of the model's input, in bytes.
+        window: Length of the model's input, in bytes. Zeros fill it up, which no earlier byte attends to: with an input
+            of another length, a compiled model would be compiled again, and a tensor-parallel one laid out again.
     """
     chance = torch.Generator().manual_seed(0)
     device = next(model.parameters()).device
     written = list(start)
     for _ in range(count):
-        logits = model(torch.tensor([written[-window:]], device=device))[0, -1].float().cpu()
+        seen = written[-window:]
+        filled = torch.tensor([seen + [0] * (window - len(seen))], device=device)
+        logits = model(filled)[0, len(seen) - 1].float().cpu()
         written.append(int(torch.multinomial((logits / TEMPERATURE).softmax(0), 1, generator=chance)))
     return bytes(written).decode(errors="replace")
 

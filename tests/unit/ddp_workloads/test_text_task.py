@@ -122,7 +122,7 @@ class _Alphabet(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        assert tokens.shape[1] <= 8
+        assert tokens.shape == (1, 8)
         return nn.functional.one_hot((tokens + 1) % 256, 256) * 100.0 + self.weight
 
 
