@@ -19,7 +19,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.live_cluster import Namespace, is_second_try, namespace
-from tests.support.fork_server_defaults import no_fork_servers  # noqa: F401
+from tests.support.fork_server_defaults import fork_servers_only_first  # noqa: F401
 
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. If it is set, tests fail when no cluster is reachable."""

@@ -11,7 +11,7 @@ from tests.cluster.live_cluster import Namespace, until
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "500m", "--memory", "2Gi", "--shm", "128Mi")
-STEPS = 40
+STEPS = 16
 TRAIN = (
     *("--module", "ddp_trainer", "--", "train", "--task", "text", "--data", ".", "--window", "32"),
     *("--model", "gpt:layers=2,heads=2,width=32", "--global-batch", "32", "--epochs", "20", "--seed", "0"),
@@ -29,7 +29,7 @@ def test_a_model_in_slices_is_trained_and_survives_the_loss_of_a_pod(space: Name
 
     submit = ("submit", "--name", "slices", "--parallel", "replicate=2,tp=2", "--code", str(corpus))
     space.ddp(*submit, "--image", space.image, *SIZE, *TRAIN).ok()
-    space.ddp("wait", "slices", "--for=step=5", "--timeout", "4m").ok()
+    space.ddp("wait", "slices", "--for=step=3", "--timeout", "4m").ok()
     ranks = space.ddp("status", "slices", "--ranks", "-o", "json").ok().json["ranks"]
     places = [(rank["place"], rank["pod"]) for rank in ranks]
     assert places == [

@@ -48,7 +48,7 @@ def desk(tmp_path: Path) -> Path:
     (tmp_path / "xor.py").write_text(task)
     scripts = FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text())
     (tmp_path / "reporting.py").write_text(next(match[3] for match in scripts if match[1] == "python"))
-    fork_server_defaults.configure(tmp_path / "config", fork_server_defaults.NOT_LATER)
+    fork_server_defaults.configure(tmp_path / "config")
     return tmp_path
 
 

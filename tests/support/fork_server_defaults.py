@@ -16,26 +16,17 @@ NOT_LATER = "86400"
 """Seconds after which a launcher starts the fork server beside its workers: no test lasts so long."""
 
 
-def configure(folder: Path, delay: str) -> None:
+def configure(folder: Path) -> None:
     """Write the defaults to a directory that serves as XDG_CONFIG_HOME."""
     (folder / "kubectl-ddp").mkdir(parents=True)
-    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "{delay}"\n')
+    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "{NOT_LATER}"\n')
 
 
 @pytest.fixture(autouse=True, scope="module")
 def fork_servers_only_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have the jobs of a module start a fork server before their workers or never."""
-    yield from _defaults(tmp_path_factory.mktemp("config"), NOT_LATER)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have the jobs of a module start no fork server."""
-    yield from _defaults(tmp_path_factory.mktemp("config"), "0")
-
-
-def _defaults(folder: Path, delay: str) -> Iterator[None]:
-    configure(folder, delay)
+    folder = tmp_path_factory.mktemp("config")
+    configure(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder))
         yield
