@@ -278,16 +278,17 @@ def generate_text(model: nn.Module, start: bytes, count: int, window: int) -> st
         model: Returns logits ``(batch, length, 256)``.
         start: First bytes.
         count: Number of bytes to draw.
-        window: Length of the model's input, in bytes. Zeros fill it up, which no earlier byte attends to: with an input
-            of another length, a compiled model would be compiled again, and a tensor-parallel one laid out again.
+        window: Maximum length of the model's input, in bytes. The model is causal, so zeros after the text change
+            nothing. All inputs have one length: a new one costs a compilation, or the layout of each operation.
     """
     chance = torch.Generator().manual_seed(0)
     device = next(model.parameters()).device
     written = list(start)
+    length = min(window, len(start) + count)
     for _ in range(count):
-        seen = written[-window:]
-        filled = torch.tensor([seen + [0] * (window - len(seen))], device=device)
-        logits = model(filled)[0, len(seen) - 1].float().cpu()
+        seen = written[-length:]
+        padded = torch.tensor([seen + [0] * (length - len(seen))], device=device)
+        logits = model(padded)[0, len(seen) - 1].float().cpu()
         written.append(int(torch.multinomial((logits / TEMPERATURE).softmax(0), 1, generator=chance)))
     return bytes(written).decode(errors="replace")
 

@@ -20,7 +20,8 @@ from tests.support.skipped_tests import note_skipped
 settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 
-gc.disable()  # until all tests are imported; see pytest_collection_finish
+# The garbage collector need not look often at what imports and thousands of tests leave.
+gc.set_threshold(50_000, 20, 100)
 
 # Threads of OpenMP that wait, also in processes that tests start, leave the processors to other tests at once.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -73,12 +74,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the processors: the garbage collector need not look at thousands of tests again and again, nor often, and
-    threads of torch in several test processes would wait for each other in loops.
+    """Spare the processors: the garbage collector need not look at thousands of tests again and again, and threads of
+    torch in several test processes would wait for each other in loops.
     """
+    gc.collect()
     gc.freeze()
-    gc.enable()
-    gc.set_threshold(50_000, 20, 100)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 

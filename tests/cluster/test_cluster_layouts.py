@@ -11,7 +11,7 @@ from tests.cluster.live_cluster import Namespace, until
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "500m", "--memory", "2Gi", "--shm", "128Mi")
-STEPS = 16
+STEPS = 30
 TRAIN = (
     *("--module", "ddp_trainer", "--", "train", "--task", "text", "--data", ".", "--window", "32"),
     *("--model", "gpt:layers=2,heads=2,width=32", "--global-batch", "32", "--epochs", "20", "--seed", "0"),

@@ -139,10 +139,9 @@ def follow_logs(
     since: str | None = None,
     timeout: float | None = None,
 ) -> Generator[Line]:
-    """Yield the existing lines, then new lines until the job ends or is deleted, or ``timeout`` seconds have passed.
-    Raises NotFound.
+    """Yield the existing lines, then new lines until the job ends or is deleted. Raises NotFound.
 
-    Closing the generator ends its threads.
+    New lines also end after ``timeout`` seconds. Closing the generator ends its threads.
     """
     limit = None if timeout is None else time.monotonic() + timeout
     seen: dict[str, str] = {}

@@ -86,7 +86,7 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     """In slices, where torch caches the most: the grid of the ranks differs each time."""
     env = watched(stage, pause="1")
     layout = ("--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
-    program = ("--nproc-per-node", "2", *FLAGS, *layout, "--max-steps", "30")
+    program = ("--nproc-per-node", "2", *FLAGS, *layout, "--max-steps", "40")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')

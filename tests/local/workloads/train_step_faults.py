@@ -27,7 +27,7 @@ POINTS: Final = ("forward", "first bucket", "last bucket", "vote", "optimizer")
 VOTES_BEFORE: Final = 3
 """Steps of the whole group before the next fault, as many as are compared after one."""
 PAUSE_SECONDS: Final = 0.1
-PAUSE_GROWTH: Final = 1.4
+PAUSE_GROWTH: Final = 1.6
 """Steps of a smaller group become slower and slower, so that it takes few of them until the lost rank is back."""
 SCALED_STEP: Final = 20
 SCALE: Final = "SCALE"

@@ -11,6 +11,7 @@ from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.log_stream import Line, follow_logs, rank_filter, read
 from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.util.concurrency import Stop
 from tests.support.kube_objects import job, pod, running, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 from tests.support.threads import no_thread_left
@@ -134,12 +135,22 @@ def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
         lines.close()
 
 
-def test_following_ends_when_its_time_is_over_however_many_lines_come() -> None:
-    written = {"pod-worker-0/0": stamped(*map(str, range(30_000)))}
+class Endless(ScriptedBackend):
+    """A pod that writes until nobody reads any more."""
+
+    def logs(self, pod: Object, *, stop: Stop | None = None, **_: object) -> Iterator[str]:
+        while stop is not None and not stop.is_requested:
+            yield from stamped("again")
+
+
+@pytest.mark.parametrize(("backend", "is_silent"), [(Endless, False), (ScriptedBackend, True)])
+def test_following_a_job_that_does_not_end_is_over_when_its_time_is(
+    backend: type[ScriptedBackend], is_silent: bool
+) -> None:
     moments = [snapshot(job("Created", "Running")), snapshot(job("Created", "Running"), pod(0, running()))]
     with no_thread_left():
-        lines = follow_logs(ScriptedBackend(moments, logs=written), "digits", rank_filter("all", None), timeout=0)
-        assert list(lines) == []
+        lines = list(follow_logs(backend(moments), "digits", rank_filter("all", None), timeout=0.3))
+    assert (lines == []) is is_silent
 
 
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:

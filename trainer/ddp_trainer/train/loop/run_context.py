@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -134,7 +134,11 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     """
     KeyedRng(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
     is_deferred = isinstance(task, SupportsWeightInit)
-    with uncompiled(), torch.device("meta") if is_deferred else nullcontext():  # torch fills on meta in Python
+    with ExitStack() as contexts:
+        if is_deferred:
+            contexts.enter_context(torch.device("meta"))
+        if is_deferred and not config.compile:  # torch's functions that fill weights on meta look for the compiler
+            contexts.enter_context(uncompiled())
         model = task.model()
     check_model_devices(model, task.name, spreads=config.is_model_sharded, is_deferred=is_deferred)
     make_contiguous(model, spreads=config.is_model_sharded)

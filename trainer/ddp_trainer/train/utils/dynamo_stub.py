@@ -1,11 +1,11 @@
 """Stub of ``torch._dynamo`` that avoids importing torch's compiler in runs that do not compile.
 
-Optimizers and DDP call ``torch._dynamo`` to exclude themselves from compilation. The first call imports it, with sympy
-and 800 more modules. The import costs 0.9 to 1.2 s of CPU time and 70 MiB per rank. The time is about half of that from
-the restart of a worker to its next step. While :class:`uncompiled` is active and the real module is not loaded, torch
-does not import it, and the stub handles these calls with the defaults of the real module. Any other attribute access
-loads the real module and uses it. If a task calls ``torch.compile``, the real module is already loaded and the stub is
-not used.
+Optimizers, DDP and what fills weights on meta call ``torch._dynamo`` to exclude themselves from compilation. The first
+call imports it, with sympy and 800 more modules. The import costs 0.9 to 1.2 s of CPU time and 70 MiB per rank. The
+time is about half of that from the restart of a worker to its next step. While :class:`uncompiled` is active and the
+real module is not loaded, torch does not import it, and the stub handles these calls with the defaults of the real
+module. Any other attribute access loads the real module and uses it. If a task calls ``torch.compile``, that loads the
+real module, and the stub is not used any more.
 
 Other threads may import the compiler at any time: the stub is never in ``sys.modules``. The import statement of two
 modules of torch is skipped instead, and what they use is looked up on ``torch``.
@@ -28,7 +28,7 @@ import torch
 
 _NAME: Final = "torch._dynamo"
 _IMPORTERS: Final = {"torch.optim.optimizer", "torch._compile"}
-"""Modules that execute ``import torch._dynamo`` when optimizers and DDP are used."""
+"""Modules that execute ``import torch._dynamo`` for optimizers, DDP and weights on meta."""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -52,7 +52,7 @@ class _Stub(ModuleType):
 _STUB: Final = _Stub(
     _NAME,
     {
-        "disable": lambda function, *_, **__: function,
+        "disable": lambda function=None, *_, **__: function or (lambda decorated: decorated),
         "graph_break": lambda: None,
         "utils": _Stub(f"{_NAME}.utils", {"get_optimize_ddp_mode": lambda: "ddp_optimizer"}),
         # Activation checkpointing reads this; it only affects compiled graphs.
@@ -76,7 +76,7 @@ def _import_without_compiler(
 
 
 class uncompiled:  # noqa: N801 - used like a function; a class costs a quarter of a generator, every step
-    """Context in which optimizers and DDP can be built and called without importing torch's compiler."""
+    """Context in which optimizers, DDP and models on meta are built and called without importing torch's compiler."""
 
     __slots__ = ("_is_outermost",)
 
