@@ -136,7 +136,7 @@ def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
 
 
 class Endless(ScriptedBackend):
-    """A pod that writes until nobody reads any more."""
+    """A pod that writes until nobody reads."""
 
     def logs(self, pod: Object, *, stop: Stop | None = None, **_: object) -> Iterator[str]:
         while stop is not None and not stop.is_requested:

@@ -4,8 +4,8 @@ Optimizers, DDP and what fills weights on meta call ``torch._dynamo`` to exclude
 call imports it, with sympy and 800 more modules. The import costs 0.9 to 1.2 s of CPU time and 70 MiB per rank. The
 time is about half of that from the restart of a worker to its next step. While :class:`uncompiled` is active and the
 real module is not loaded, torch does not import it, and the stub handles these calls with the defaults of the real
-module. Any other attribute access loads the real module and uses it. If a task calls ``torch.compile``, that loads the
-real module, and the stub is not used any more.
+module. Any other attribute access loads the real module and uses it. A task that calls ``torch.compile`` loads the real
+module, which replaces the stub.
 
 Other threads may import the compiler at any time: the stub is never in ``sys.modules``. The import statement of two
 modules of torch is skipped instead, and what they use is looked up on ``torch``.
