@@ -34,9 +34,13 @@ NO_RANK: Final = -1
 LAUNCHER_SECONDS: Final = 5.0
 """Seconds from the start of workers until they are searched for launchers of their own."""
 FIRST_STEP_SECONDS: Final = 30.0
-"""Seconds that a worker may need to notice the end of its group while no step time is known."""
+"""Seconds that a worker may need to notice the end of its group while no step time is known, and the most in its first
+steps.
+"""
 STEP_FACTOR: Final = 2.0
-"""Once step times are known, a worker may need its longest step times this factor."""
+"""Once step times are known, a worker may need its longest step times this factor, and a worker in its first steps the
+longest first step of earlier workers.
+"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -190,6 +194,8 @@ class HangGuard:
         longest = watch.pace.longest_step(status.section)
         if longest is None and status.section not in PATIENT:
             longest = self._longest.get(watch.pid)
+            if longest is None and self._first is not None:
+                return min(FIRST_STEP_SECONDS, STEP_FACTOR * self._first)
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
     def remove_worker(self, local_rank: int, failure: messages.Failure) -> messages.Failure:

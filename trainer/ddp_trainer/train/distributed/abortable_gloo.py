@@ -1,10 +1,10 @@
-"""gloo process group whose collectives can be aborted, for tensor-parallel collectives (hundreds per step).
+"""gloo process group whose collectives can be aborted, for the ranks along a mesh dimension.
 
 When a connection breaks, gloo fails waits for messages that have not started. It does not fail waits for messages in
 transfer, because ``Pair::signalException`` in its ``transport/tcp/pair.cc`` ignores ``tx_`` and ``rx_``. Those waits,
-and the main thread with them, last until the timeout of the group. With tensor parallelism, one lost peer in eight hit
-such a moment. So a wait in :class:`AbortableGloo` polls whether the group is over, and then abandons gloo's thread.
-:func:`new_group` creates a group.
+and the main thread with them, last until the timeout of the group. One lost peer in eight hit such a moment with tensor
+parallelism, one in sixty with FSDP. So a wait in :class:`AbortableGloo` polls whether the group is over, and then
+abandons gloo's thread. :func:`new_group` creates a group.
 
 The class follows the custom process groups of torch's ``test_c10d_pypg.py``. It has to override every collective that
 ``PyProcessGroup.hpp`` allows. torch calls its own implementations with the GIL held. gloo's threads wait for the GIL

@@ -124,11 +124,8 @@ def _create_dim_group(
 
 
 def _needs_abort(dimension: MeshDimension, group: Group) -> bool:
-    """Return True if the group needs abortable gloo: it communicates hundreds of times a step.
-
-    An exchange is then in progress whenever a rank is lost.
-    """
-    return dimension.is_used_in_layers and group.backend == "gloo"
+    """Return True if the group needs abortable gloo. Stages of a pipeline only exchange point-to-point messages."""
+    return group.backend == "gloo" and not dimension.splits_layers
 
 
 def _lines(grid: torch.Tensor, dimension: int) -> Iterator[list[int]]:

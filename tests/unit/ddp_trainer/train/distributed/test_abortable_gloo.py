@@ -17,7 +17,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, distributed_c10d
 
+from ddp_trainer.common.parallel_dims import DIMENSIONS, MeshDimension
 from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh import device_mesh
 
 LONG = timedelta(minutes=10)
 """The group's timeout: a test that waits for it has failed."""
@@ -165,3 +168,14 @@ def test_what_two_ranks_say_to_each_other_is_left_to_gloo(pair: Pair) -> None:
     await_all([pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)])
     assert received.tolist() == [1.0, 1.0]
     assert pair.ranks[0].name() == "ddp_gloo"
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=lambda dimension: dimension.name)
+def test_the_ranks_along_every_dimension_with_collectives_have_such_a_group(dimension: MeshDimension) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined] # as above
+    try:
+        group = Group(0, 1, "gloo", torch.device("cpu"))
+        made = device_mesh._create_dim_group(torch.arange(1), 0, dimension, group, LONG)
+        assert isinstance(made, AbortableGloo) is (dimension.name != "pp")
+    finally:
+        dist.destroy_process_group()
