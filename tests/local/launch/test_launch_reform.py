@@ -14,7 +14,7 @@ import pytest
 from bench.drivers.fork_server import workers
 from tests.local.workloads import train_bits, train_half_evaluated, train_reformed, train_slices_moved
 from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
-from tests.support.launch_harness import Running, Stage, is_alive, stage_of
+from tests.support.launch_harness import Running, Stage, is_alive, stage_of, wait_until
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
@@ -75,7 +75,7 @@ def test_a_loop_of_ones_own_survives_a_lost_node_a_joining_and_a_leaving_one_in_
     survivor, lost = training(first, 2), training(second, 2)
     second.send(signal.SIGKILL)
     assert training(first, 1) == survivor
-    assert not is_alive(lost)
+    wait_until(lambda: not is_alive(lost), "the worker of a lost agent goes on")
     seen = len(first.lines)
     joiner = agent(stage, 1, OWN_LOOP)
     assert training(first, 2, after=seen) == survivor
