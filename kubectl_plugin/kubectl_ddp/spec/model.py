@@ -7,15 +7,17 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
    and ``spec/resolve.py`` needs a rule::
 
        cost_center: str | None = key(
-           "costCenter", Group.ACCESS, _LABEL, "Cost center that the pods are charged to.", "NAME",
+           "costCenter", Group.POD, _LABEL, "Cost center that the pods are charged to.", "NAME",
            example="research", default=None,
        )
 
 2. Render it: a template in ``render/templates``, or ``metadata_view`` in ``render/metadata.py`` for labels and
-   annotations.
+   annotations. It refuses the user's ``labels`` and ``annotations`` that contradict.
 3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add a refused one to ``test_spec_resolve.py``. Test the
    rendered object in ``tests/render/test_render_pods.py``.
-4. If the value conflicts with another key, refuse it in ``spec/rules.py``. Then run ``make docs``.
+4. If the value conflicts with another key, refuse it in ``spec/rules.py``.
+5. Run ``make docs``, which also writes ``client/job_keys.py``. ``docs/cluster.md`` has the keys by topic; no other page
+   or list is to change.
 """
 
 from __future__ import annotations

@@ -267,6 +267,7 @@ class StepDecision(NamedTuple):
     samples: int
     digest: int
     loss: float
+    """Sum of the losses of all samples."""
     failed: int
     stop: int
     save: int

@@ -8,14 +8,15 @@ How to add a metric:
    ``_pod`` one per pod. The name ends in its unit, that of a counter in ``_total``. Labels and their values are
    closed sets.
 2. Report it where the value is known: ``recorder.add(Metric.NAME)`` for a counter, ``recorder.put(Metric.NAME,
-   value)`` for a gauge. ``train/loop/callbacks.py`` has the recorder and is called after each committed step. A value
-   on a GPU is read after the vote, at most every ``GRADIENT_SECONDS``. A value of every step is an argument of
-   ``step`` in ``process/recorder.py``. The launcher reports through a method of ``AgentRecorder`` there.
-   Gradients are reported by rank 0 alone.
+   value)`` for a gauge. ``CallbackList.step`` of ``train/loop/callbacks.py`` has the recorder and the state, and runs
+   on every rank after each committed step. What is equal on all ranks, such as gradients, rank 0 reports alone there.
+   A value on a GPU is read at most every ``GRADIENT_SECONDS``. The launcher reports through a method of
+   ``AgentRecorder`` in ``process/recorder.py``.
 3. Add a panel in ``tools/dashboards`` if it helps on call. A metric that a short run lacks has a line in
    ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
-4. Run ``make docs manifests``. Tests: ``Journal`` in ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run
-   reports.
+4. Run ``make docs manifests``; no other page lists metrics. Tests: ``Journal`` in
+   ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, and ``pod`` in ``test_metrics_collector.py``
+   reports everything once.
 """
 
 from __future__ import annotations

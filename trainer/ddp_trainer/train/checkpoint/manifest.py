@@ -3,12 +3,13 @@
 The writer writes the manifest last, so a directory without one is unfinished. The manifest has a digest of itself,
 which separates damage from a checkpoint of another run. :func:`check_same_run` refuses the checkpoint of another run.
 
-How to add a field:
+How to add a field that is read without the state, for example by ``inspect``; state of a resumed run is a field of
+``train/loop/train_state.py`` instead, which changes no format:
 
 1. Add it to :class:`Manifest`, with the default that manifests of earlier formats get. ``to_json`` and ``from_json``
    follow. Raise ``WHOLE`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys, and keep the
    earlier number in ``SHARDED_FORMATS``. ``format``, ``step`` and ``written_at`` never change name or type, since
-   earlier versions read them. State that only a resumed run reads belongs in ``TrainState.replicated`` instead.
+   earlier versions read them.
 2. Set the value in ``TrainState.manifest`` (``train/loop/train_state.py``). A value that must be equal to resume is a
    field of :class:`Identity` instead, which ``train/loop/run_context.py`` fills in, with its words in ``_COMPARED``.
 3. ``inspect`` shows it from ``Entry.to_dict`` in ``checkpoint_cli.py``. Update ``docs/checkpoints.md``.

@@ -2,6 +2,14 @@
 
 :class:`TrainState` is built by :func:`ddp_trainer.train.loop.group_components.build_state`. It is saved through
 :class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
+
+How to add a field to the checkpoint:
+
+1. Here: an attribute of :class:`TrainState`, an item of :meth:`TrainState.replicated`, and a line in
+   :meth:`TrainState.load_replicated` with a default for earlier checkpoints. Every form of a checkpoint has it then,
+   and so has a rank that receives its state from a peer; formats and manifest stay as they are.
+2. A value of the steps is set in ``commit_step`` of ``train/step.py`` from the decision, which is equal on all ranks.
+3. Test in ``tests/unit/ddp_trainer/train/test_run.py`` that a resumed run has it. No page lists the fields.
 """
 
 from __future__ import annotations
@@ -128,10 +136,7 @@ class TrainState:
         return {"pieces": pieces, "optimizer": optimizer, **self.replicated(summary, data)}
 
     def replicated(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state besides weights and optimizer, which is whole on every rank.
-
-        A new item is read by ``load_replicated`` with a default for earlier checkpoints, and changes no format.
-        """
+        """Return the state besides weights and optimizer, which is whole on every rank."""
         context, config = self.context, self.context.config
         return {
             "loss_scale": self.optimizer.loss_scale_state(),
