@@ -30,6 +30,7 @@ COPY locks/build.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip pip install --require-hashes --requirement /locks/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY ddp_collectives ddp_collectives
+COPY ddp_preflight ddp_preflight
 COPY ddp_workloads ddp_workloads
 COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
@@ -137,11 +138,11 @@ COPY locks/trainer.txt /locks/
 COPY --from=project /added/opt/ddp /opt/ddp
 RUN --mount=type=cache,target=/var/cache/pip \
     sed -n -e '/^nvidia-ml-py==/,/[^\\]$/p' -e '/^prometheus-client==/,/[^\\]$/p' /locks/trainer.txt >/locks/runtime.txt \
- && mkdir -p /runtime/copy && mv /opt/ddp/lib/python3*/site-packages/ddp_trainer /opt/ddp/lib/python3*/site-packages/ddp_workloads /runtime/ \
+ && mkdir -p /runtime/copy && mv /opt/ddp/lib/python3*/site-packages/ddp_preflight /opt/ddp/lib/python3*/site-packages/ddp_trainer /opt/ddp/lib/python3*/site-packages/ddp_workloads /runtime/ \
  && pip install --no-deps --require-hashes --requirement /locks/runtime.txt --target /runtime/ddp_trainer/vendor \
  && mv /opt/ddp/lib/python3*/site-packages/kubectl_ddp-*.dist-info /runtime/ddp_trainer/vendor \
  && find /runtime -name __pycache__ -prune -exec rm -r {} + \
- && python -m compileall -q --invalidation-mode unchecked-hash -s /runtime -p /var/run/ddp-runtime /runtime/ddp_trainer /runtime/ddp_workloads \
+ && python -m compileall -q --invalidation-mode unchecked-hash -s /runtime -p /var/run/ddp-runtime /runtime/ddp_preflight /runtime/ddp_trainer /runtime/ddp_workloads \
  && cp /runtime/ddp_trainer/runtime_start.py /runtime/__main__.py \
  && cp --dereference "$(command -v cp)" $(ldd "$(command -v cp)" | grep --only-matching '/[^ ]*') /runtime/copy \
  && mv /runtime/copy/ld*.so* /runtime/copy/ld.so

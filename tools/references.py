@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = {
     "ddp_trainer": ROOT / "trainer",
     "ddp_collectives": ROOT,
+    "ddp_preflight": ROOT,
     "ddp_workloads": ROOT,
     "kubectl_ddp": ROOT / "kubectl_plugin",
     "ddp_controller": ROOT / "kubectl_plugin",

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.schema import (
+from ddp_preflight.checks.all_checks import run_all_checks
+from ddp_preflight.schema import (
     Choice,
     Facts,
     Finding,

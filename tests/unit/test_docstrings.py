@@ -13,6 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = (
     "trainer/ddp_trainer",
     "ddp_collectives",
+    "ddp_preflight",
     "ddp_workloads",
     "kubectl_plugin/kubectl_ddp",
     "bench",

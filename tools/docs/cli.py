@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from ddp_collectives import flags
+from ddp_preflight import cli as preflight
 from ddp_trainer.launch import packages
 from ddp_trainer.launch.flags import parser_for
 from ddp_trainer.launch.hang import hang_report
@@ -23,7 +24,6 @@ from ddp_trainer.launch.host import secret_file
 from ddp_trainer.launch.in_worker import profile
 from ddp_trainer.launch.rendezvous import store
 from ddp_trainer.metrics import aggregator
-from ddp_trainer.preflight import cli as preflight
 from ddp_trainer.train.checkpoint import checkpoint_cli
 from kubectl_ddp.cli.internal.command import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS

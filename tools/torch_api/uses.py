@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SOURCES: Final = (ROOT / "trainer", ROOT / "ddp_collectives", ROOT / "ddp_workloads", ROOT / "bench")
+SOURCES: Final = (
+    ROOT / "trainer",
+    ROOT / "ddp_collectives",
+    ROOT / "ddp_preflight",
+    ROOT / "ddp_workloads",
+    ROOT / "bench",
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

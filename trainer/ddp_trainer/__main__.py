@@ -97,8 +97,7 @@ def _checkpoint(argv: Sequence[str]) -> int:
 
 
 def _preflight(argv: Sequence[str]) -> int:
-    from ddp_trainer.preflight.cli import main  # noqa: PLC0415
-
+    main = _main_of("ddp_preflight.cli")
     return run_for_a_reader(lambda: main(argv), "ddp-launch preflight")
 
 

@@ -57,7 +57,7 @@ _TOOLS: Final = "/copy"
 """Directory of the runtime image with a program that copies, and its libraries."""
 COPY: Final = (
     *(f"{_TOOLS}/ld.so", "--library-path", _TOOLS, f"{_TOOLS}/cp"),
-    *("--recursive", "/__main__.py", "/ddp_trainer", "/ddp_workloads", str(Path.RUNTIME)),
+    *("--recursive", "/__main__.py", "/ddp_preflight", "/ddp_trainer", "/ddp_workloads", str(Path.RUNTIME)),
 )
 
 LOG_PREFIX: Final = "[rank${rank}] "

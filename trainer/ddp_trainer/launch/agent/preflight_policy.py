@@ -153,7 +153,7 @@ class Preflight:
             OSError: The process cannot be started.
         """
         document = self.folder / "gpu-health.json"
-        target = ["-m", "ddp_trainer.preflight.gpu_health", ",".join(devices), str(document)]
+        target = ["-m", "ddp_preflight.gpu_health", ",".join(devices), str(document)]
         return self._start(target, document, self.care, ended, {})
 
     def stop(self) -> None:

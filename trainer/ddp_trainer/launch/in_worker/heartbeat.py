@@ -25,7 +25,7 @@ taken a step.
 """
 PRELOAD_PACKAGES = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
-    | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer", "ddp_workloads"}
+    | {"sympy", "mpmath", "networkx", "jinja2", "ddp_preflight", "ddp_trainer", "ddp_workloads"}
 )
 """Packages that import in the same way on every rank. Others, such as Lightning, read the rank while they import."""
 PAGE = os.path.join("..", "..", "process", "heartbeat_page.py")  # noqa: PTH118

@@ -1,7 +1,7 @@
 """Listener of a preflight, and the probe whether other nodes reach its ports.
 
 A peer authenticates by :mod:`ddp_trainer.net.handshake`, then receives a :class:`Banner` with this node's token and
-time. The connection may continue to the :class:`~ddp_trainer.preflight.exchange.Host`. Without a secret, the banner
+time. The connection may continue to the :class:`~ddp_preflight.exchange.Host`. Without a secret, the banner
 comes first.
 
 :func:`probe` runs all probes of a node.
@@ -24,13 +24,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ddp_preflight.schema import VERSION, Outcome, Probe, ProbeKind, Report
 from ddp_trainer.common import strict_json
 from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError, authenticate, authenticate_client
 from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog, apply_fd_limit
-from ddp_trainer.preflight.schema import VERSION, Outcome, Probe, ProbeKind, Report
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -94,7 +94,7 @@ class Banner:
     """First line after the handshake, and the response to a request for the time."""
 
     preflight: int
-    """:data:`~ddp_trainer.preflight.schema.VERSION` of the sender."""
+    """:data:`~ddp_preflight.schema.VERSION` of the sender."""
     token: str
     time: float
     """Seconds since the epoch."""

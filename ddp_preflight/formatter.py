@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from ddp_trainer.preflight.checks.all_checks import CHECKS
-from ddp_trainer.preflight.schema import API_VERSION, Facts, Finding, Status, max_status
+from ddp_preflight.checks.all_checks import CHECKS
+from ddp_preflight.schema import API_VERSION, Facts, Finding, Status, max_status
 
 _MOST_COLUMNS: Final = 8
 _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.FAIL: "FAIL"}

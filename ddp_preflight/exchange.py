@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from ddp_preflight import listener, names
+from ddp_preflight.schema import Clock, Outcome, Probe, Report, Resolution
 from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
-from ddp_trainer.preflight import listener, names
-from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0
 """Seconds that the host waits for the probes of the nodes that came."""

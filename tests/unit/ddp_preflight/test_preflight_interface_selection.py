@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddp_trainer.preflight import interface_selection
-from ddp_trainer.preflight.schema import Resolution
+from ddp_preflight import interface_selection
+from ddp_preflight.schema import Resolution
 from tests.support.preflight_reports import LOOPBACK, ethernet
 
 MANY = (

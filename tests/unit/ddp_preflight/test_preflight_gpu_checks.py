@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.checks.gpu_checks import MOST_IDLE_MIB
-from ddp_trainer.preflight.collector import rdma
-from ddp_trainer.preflight.gpu_health import check_gpus
-from ddp_trainer.preflight.nvml import NvmlReport
-from ddp_trainer.preflight.schema import Facts, Finding, Gpu, Rdma, Software, Status
+from ddp_preflight.checks.all_checks import run_all_checks
+from ddp_preflight.checks.gpu_checks import MOST_IDLE_MIB
+from ddp_preflight.collector import rdma
+from ddp_preflight.gpu_health import check_gpus
+from ddp_preflight.nvml import NvmlReport
+from ddp_preflight.schema import Facts, Finding, Gpu, Rdma, Software, Status
 from tests.support.preflight_reports import WHOLE_GPU as WHOLE
 from tests.support.preflight_reports import a_report, bad, facts_of
 

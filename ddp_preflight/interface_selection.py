@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ddp_preflight.schema import Choice, Resolution
 from ddp_trainer.net.network_interfaces import Interface
-from ddp_trainer.preflight.schema import Choice, Resolution
 
 NCCL_VARIABLE: Final = "NCCL_SOCKET_IFNAME"
 GLOO_VARIABLE: Final = "GLOO_SOCKET_IFNAME"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.preflight import gpus
-from ddp_trainer.preflight.nvml import NvmlReport, read
-from ddp_trainer.preflight.schema import Gpu
+from ddp_preflight import gpus
+from ddp_preflight.nvml import NvmlReport, read
+from ddp_preflight.schema import Gpu
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
 from tests.support.preflight_reports import WHOLE_GPU

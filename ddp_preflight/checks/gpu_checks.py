@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from ddp_trainer.preflight.schema import Facts, Finding, Gpu, Report, Status
+from ddp_preflight.schema import Facts, Finding, Gpu, Report, Status
 
 FATAL_XIDS: Final = frozenset({48, 56, 57, 58, 62, 63, 64, 65, 68, 69, 73, 74, 79, 80, 81, 92, 119, 120})
 """Errors of memory, links, firmware and bus that require a reset or replacement of the GPU. Programs cause the others.

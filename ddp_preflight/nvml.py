@@ -1,4 +1,4 @@
-"""State of this node's GPUs from NVML: ``python -m ddp_trainer.preflight.nvml [LIBRARY]`` prints it as JSON.
+"""State of this node's GPUs from NVML: ``python -m ddp_preflight.nvml [LIBRARY]`` prints it as JSON.
 
 It runs in a separate process, because a call into a faulty driver may never return and cannot be interrupted. A field
 that cannot be read is None and its error is kept; the other fields are not affected.
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.preflight.schema import Gpu
+from ddp_preflight.schema import Gpu
 from ddp_trainer.process.gpu_devices import LIBRARY, POWER_CAP, clock_events, load_nvml
 
 UNKNOWN: Final = "unknown"
@@ -217,5 +217,5 @@ READERS: Final[Mapping[str, Reader]] = {
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1] / "vendor"))  # of the runtime image
+    sys.path.insert(0, str(Path(__file__).parents[1] / "ddp_trainer" / "vendor"))  # of the runtime image
     print(json.dumps(asdict(read(*sys.argv[1:2]))))

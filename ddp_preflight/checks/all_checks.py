@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from ddp_preflight.checks import gpu_checks, network_checks
+from ddp_preflight.schema import Facts, Finding, ProbeKind, Rdma, Report, Status, named
 from ddp_trainer.common.constants import Path
-from ddp_trainer.preflight.checks import gpu_checks, network_checks
-from ddp_trainer.preflight.schema import Facts, Finding, ProbeKind, Rdma, Report, Status, named
 
 _GIB: Final = 1 << 30
 LEAST_SHARED_MEMORY_BYTES: Final = 256 << 20

@@ -1,6 +1,6 @@
 """Command line of ``ddp-launch preflight``: flags, output and exit code.
 
-:func:`main` runs :mod:`ddp_trainer.preflight.runner`, judges the result and prints it.
+:func:`main` runs :mod:`ddp_preflight.runner`, judges the result and prints it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_preflight import formatter, names
+from ddp_preflight.checks.all_checks import run_all_checks
+from ddp_preflight.collector import Order
+from ddp_preflight.runner import run_preflight
+from ddp_preflight.schema import Status
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.net.addresses import is_local_address, split_endpoint
 from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser, node_index, node_range
 from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
-from ddp_trainer.preflight import formatter, names
-from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.collector import Order
-from ddp_trainer.preflight.runner import run_preflight
-from ddp_trainer.preflight.schema import Status
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500

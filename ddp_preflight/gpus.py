@@ -1,6 +1,6 @@
 """GPUs of this node, their driver and their errors in the kernel's log, read without torch or a CUDA context.
 
-:func:`gpus` queries :mod:`ddp_trainer.preflight.nvml` in a subprocess.
+:func:`gpus` queries :mod:`ddp_preflight.nvml` in a subprocess.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ddp_preflight.nvml import NvmlReport
+from ddp_preflight.schema import Gpu
 from ddp_trainer.common import strict_json
 from ddp_trainer.net.run_secret import open_without_waiting
-from ddp_trainer.preflight.nvml import NvmlReport
-from ddp_trainer.preflight.schema import Gpu
 from ddp_trainer.process.gpu_devices import LIBRARY
 from ddp_trainer.process.process_tree import PROC, is_descendant
 
@@ -45,7 +45,7 @@ def gpus(library: str = LIBRARY, kernel_log: Path = _KERNEL_LOG, proc: Path = PR
 
 
 def _query_nvml(library: str) -> NvmlReport:
-    command = [sys.executable, "-P", "-m", "ddp_trainer.preflight.nvml", library]
+    command = [sys.executable, "-P", "-m", "ddp_preflight.nvml", library]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:

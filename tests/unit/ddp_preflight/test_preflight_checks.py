@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.preflight import schema
-from ddp_trainer.preflight.checks.all_checks import CHECKS, run_all_checks
-from ddp_trainer.preflight.schema import Choice, Clock, Facts, Gpu, KernelLimits, Resolution, Status
+from ddp_preflight import schema
+from ddp_preflight.checks.all_checks import CHECKS, run_all_checks
+from ddp_preflight.schema import Choice, Clock, Facts, Gpu, KernelLimits, Resolution, Status
 from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, bad, ethernet, facts_of
 
 FAIL, WARN = Status.FAIL, Status.WARN

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ddp_preflight.schema import Resolution
 from ddp_trainer.net.asyncio_utils import run_in_daemon_thread
-from ddp_trainer.preflight.schema import Resolution
 
 _HOSTS: Final = Path("/etc/hosts")
 ANSWER_SECONDS: Final = 5.0

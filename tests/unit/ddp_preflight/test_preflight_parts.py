@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from ddp_preflight import collector, exchange, formatter, names
+from ddp_preflight.checks.all_checks import run_all_checks
+from ddp_preflight.listener import PreflightServer, decode, encode, holder, probe_port
+from ddp_preflight.runner import in_order
+from ddp_preflight.schema import Outcome, ProbeKind, Report
 from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.preflight import collector, exchange, formatter, names
-from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.listener import PreflightServer, decode, encode, holder, probe_port
-from ddp_trainer.preflight.runner import in_order
-from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of
 
 KEY = RunSecret.random().key("preflight")

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddp_preflight.interface_selection import GLOO_VARIABLE, NCCL_VARIABLE
+from ddp_preflight.schema import Choice, Facts, Finding, Outcome, Probe, ProbeKind, Report, Status
 from ddp_trainer.net.addresses import is_address, is_loopback
-from ddp_trainer.preflight.interface_selection import GLOO_VARIABLE, NCCL_VARIABLE
-from ddp_trainer.preflight.schema import Choice, Facts, Finding, Outcome, Probe, ProbeKind, Report, Status
 
 _FIX: Final = {
     Outcome.REFUSED: "a firewall rejects it, or the address is another machine's: allow TCP between all nodes",

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import replace
 
+from ddp_preflight.collector import Order, collect
+from ddp_preflight.exchange import ExchangeFailed, Host, HostClient, connect_to_host
+from ddp_preflight.listener import PreflightServer, bind_error_message, probe
+from ddp_preflight.schema import Facts, ListenPorts, Report
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
-from ddp_trainer.preflight.collector import Order, collect
-from ddp_trainer.preflight.exchange import ExchangeFailed, Host, HostClient, connect_to_host
-from ddp_trainer.preflight.listener import PreflightServer, bind_error_message, probe
-from ddp_trainer.preflight.schema import Facts, ListenPorts, Report
 
 
 async def run_preflight(order: Order, environ: Mapping[str, str]) -> Facts:

@@ -22,14 +22,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from ddp_preflight import gpus, interface_selection, names
+from ddp_preflight.listener import KEY_PURPOSE
+from ddp_preflight.schema import KernelLimits, ListenPorts, Rdma, Report, Resolution, Software
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.preflight import gpus, interface_selection, names
-from ddp_trainer.preflight.listener import KEY_PURPOSE
-from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Rdma, Report, Resolution, Software
 from ddp_trainer.process.process_tree import status_of
 
 VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
@@ -202,7 +202,7 @@ class Order:
     timeout: float
     """Seconds within which all nodes must arrive."""
     newcomer: int | None
-    """Same as :attr:`~ddp_trainer.preflight.schema.Facts.newcomer`."""
+    """Same as :attr:`~ddp_preflight.schema.Facts.newcomer`."""
     secret: RunSecret | None
     """Secret that authenticates the nodes; None to accept every peer."""
     name: str

@@ -1,5 +1,5 @@
 """Health check of some GPUs of this node, through NVML alone:
-``python -m ddp_trainer.preflight.gpu_health DEVICES FILE``.
+``python -m ddp_preflight.gpu_health DEVICES FILE``.
 
 The launcher starts it before a node whose worker has failed joins again. It creates no CUDA context, so surviving
 workers may keep theirs. ``FILE`` receives a JSON object with the ``findings`` of the checks ``gpu-health`` and
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from ddp_preflight.checks.gpu_checks import health_of, links_of
+from ddp_preflight.gpus import gpus
+from ddp_preflight.nvml import NvmlReport
+from ddp_preflight.schema import Finding, Gpu, Status, max_status, named
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.preflight.checks.gpu_checks import health_of, links_of
-from ddp_trainer.preflight.gpus import gpus
-from ddp_trainer.preflight.nvml import NvmlReport
-from ddp_trainer.preflight.schema import Finding, Gpu, Status, max_status, named
 from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
 
