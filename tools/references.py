@@ -29,10 +29,6 @@ PACKAGES: Final = {
 """Name of a package → folder that it is in."""
 PROGRAMS: Final = frozenset({"bench", "tools"})
 """Packages of separate programs, in which a class name may occur twice."""
-TOLERATED_CLASSES: Final = frozenset(
-    {"Agent", "Ended", "Facts", "Finding", "Identity", "Mark", "Outcome", "Profile", "Record", "Sink", "Verdict"}
-)
-"""Names that ddp_trainer still has twice."""
 REFERENCE: Final = re.compile(r":(?:func|class|meth|attr|data|mod|exc):`~?([\w.]+)`")
 
 TOLERATED_REFERENCES: Final = frozenset(
@@ -95,11 +91,7 @@ def repeated_classes(modules: dict[str, Module]) -> Iterator[str]:
             for cls in module.classes if name.split(".")[0] == package else ():
                 places.setdefault(cls, []).append(name)
         for cls, found in sorted(places.items()):
-            if (
-                len(found) > 1
-                and not cls.startswith("_")
-                and not (package == "ddp_trainer" and cls in TOLERATED_CLASSES)
-            ):
+            if len(found) > 1 and not cls.startswith("_"):
                 yield f"class {cls} is in {', '.join(found)}"
 
 

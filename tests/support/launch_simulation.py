@@ -13,12 +13,12 @@ from ddp_trainer.launch.protocol.messages import (
     FromAgent,
     FromStore,
     Hello,
-    Identity,
     Join,
     Leave,
     Over,
     Policy,
     PreflightResult,
+    ProgramIdentity,
     Rejected,
     ReusableWorkers,
     RunPreflight,
@@ -75,7 +75,7 @@ class SimulatedAgent:
     asked_to_stop: Stop | None = None
     heard: list[FromStore] = field(default_factory=list)
     connected: bool = False
-    identity: Identity | None = None
+    identity: ProgramIdentity | None = None
     role: str = "default"
     looks: bool = False
     crash: Failure | None = None

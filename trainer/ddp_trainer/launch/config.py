@@ -26,7 +26,7 @@ from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.console import LaunchError
-from ddp_trainer.launch.protocol.messages import Identity, Policy
+from ddp_trainer.launch.protocol.messages import Policy, ProgramIdentity
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
 from ddp_trainer.launch.workers.worker_group import TRAINER, Program
@@ -229,13 +229,13 @@ def program_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pro
     return Program(kind="script", target=target, arguments=rest, python=python, files=(Path(target),))
 
 
-def identity_of(program: Program, environ: Mapping[str, str]) -> Identity:
+def identity_of(program: Program, environ: Mapping[str, str]) -> ProgramIdentity:
     """Return what identifies the job to other nodes. A module is not looked up: its name alone identifies it."""
     if program.kind == "module":
-        return Identity(program=program.target)
+        return ProgramIdentity(program=program.target)
     found = shutil.which(program.target, path=environ.get("PATH")) if program.kind == "command" else program.target
     path = Path(found or program.target).absolute()
-    return Identity(program=path.name, path=str(path), digest=_digest(path))
+    return ProgramIdentity(program=path.name, path=str(path), digest=_digest(path))
 
 
 def _digest(path: Path) -> str:

@@ -24,7 +24,7 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.observability.console import Ended, Mode, Progress
+from ddp_trainer.train.observability.console import Mode, Progress, RunCompleted
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from ddp_trainer.train.utils.locations import StorageUrl
 
@@ -214,7 +214,7 @@ def release_ended_group(transition: GroupTransition, joined: Group | None, err: 
 def publish_summary(outcome: Outcome, config: Config, progress: Progress) -> None:
     """Print the summary if ``--log-json`` is given, and write its file."""
     if config.log_json:
-        progress.show_event(Ended(outcome.summary.to_dict()))
+        progress.show_event(RunCompleted(outcome.summary.to_dict()))
     if config.summary is None:
         return
     try:

@@ -21,7 +21,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.gpu_faults import fault_in
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
-from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
+from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, PreflightVerdict
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import FromAgent, PreflightResult, RunPreflight
@@ -73,8 +73,8 @@ class JoinPreflight:
             kill(self.pid, signal.SIGKILL)
             self.pid = None
 
-    def _start(self, request: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
-        def over(outcome: Verdict) -> None:
+    def _start(self, request: RunPreflight, ended: Callable[[PreflightVerdict], None]) -> int | None:
+        def over(outcome: PreflightVerdict) -> None:
             timer.cancel()
             ended(outcome)
 
@@ -82,12 +82,12 @@ class JoinPreflight:
             pid = self.preflight.start_join_check(request.number, request.place, over, self.sockets_in(request.place))
         except OSError as error:
             may_start = self.preflight.care is PreflightPolicy.WARN
-            ended(Verdict(may_start=may_start, message=f"The preflight could not be started: {error}"))
+            ended(PreflightVerdict(may_start=may_start, message=f"The preflight could not be started: {error}"))
             return None
         timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)
         return pid
 
-    def _ended(self, count: int, number: int, outcome: Verdict) -> None:
+    def _ended(self, count: int, number: int, outcome: PreflightVerdict) -> None:
         """Report the result of this node's own preflight."""
         if count != self._count:
             return
@@ -99,7 +99,7 @@ class JoinPreflight:
             )
         self.send(PreflightResult(number=number, fit=outcome.may_start))
 
-    def _report_peer_check(self, newcomer: str, is_first: bool, outcome: Verdict) -> None:
+    def _report_peer_check(self, newcomer: str, is_first: bool, outcome: PreflightVerdict) -> None:
         """Print the result of another node's preflight, on the first of the nodes that took part."""
         if is_first and not outcome.may_start:
             self.log(f"{newcomer} wants to join, and stays out of the run. {outcome.message}.")
@@ -127,7 +127,7 @@ class GpuProbes:
     """
     _waited_for: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     _found: dict[str, str] = field(default_factory=dict)
-    _health: Verdict = Verdict(may_start=True)  # noqa: RUF009 - it is frozen
+    _health: PreflightVerdict = PreflightVerdict(may_start=True)  # noqa: RUF009 - it is frozen
 
     @property
     def _node(self) -> str:
@@ -136,7 +136,7 @@ class GpuProbes:
     def start(self, busy: Collection[int]) -> None:
         """Probe the GPU of every local rank, except the ``busy`` ones, whose workers hold their GPUs."""
         self._found.clear()
-        self._health = Verdict(may_start=True)
+        self._health = PreflightVerdict(may_start=True)
         devices = list(self.setup.launch.slices or visible_gpus(self.environment))
         devices = devices[: self.setup.launch.local_world_size]
         for local_rank, device in enumerate(devices):
@@ -168,9 +168,9 @@ class GpuProbes:
     def _health_is_late(self, pid: int) -> None:
         kill(pid, signal.SIGKILL)
         sentence = f"The driver of {self._node} does not answer within {PROBE_SECONDS:g} s"
-        self._health_is_known(Verdict(may_start=self.preflight.care is PreflightPolicy.WARN, message=sentence))
+        self._health_is_known(PreflightVerdict(may_start=self.preflight.care is PreflightPolicy.WARN, message=sentence))
 
-    def _health_is_known(self, outcome: Verdict) -> None:
+    def _health_is_known(self, outcome: PreflightVerdict) -> None:
         if _HEALTH in self._waited_for:
             self._health = outcome
             self._is_over(_HEALTH)

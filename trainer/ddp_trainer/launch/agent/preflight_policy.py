@@ -44,7 +44,7 @@ class PreflightPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PreflightVerdict:
     """Result of a preflight."""
 
     may_start: bool
@@ -79,7 +79,7 @@ class Preflight:
         """Return whether workers must wait for the preflight. They wait only in the first group."""
         return generation.number == 1
 
-    def start(self, generation: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]) -> None:
+    def start(self, generation: Assignment, ended: Callable[[PreflightVerdict], None], more: Mapping[str, str]) -> None:
         """Start the preflight of a generation.
 
         Args:
@@ -100,14 +100,14 @@ class Preflight:
         else:
             flags = ["--standalone", "--nproc-per-node", str(self.local_world_size)]
 
-        def over(outcome: Verdict) -> None:
+        def over(outcome: PreflightVerdict) -> None:
             self.pid = None
             ended(outcome)
 
         self.pid = self._start(self._table_command(flags, document), document, care, over, more)
 
     def start_join_check(
-        self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]
+        self, number: int, place: Assignment, ended: Callable[[PreflightVerdict], None], more: Mapping[str, str]
     ) -> int:
         """Take part in the preflight of a joining node, as that node or as one of the others. The others print and
         leave nothing.
@@ -132,14 +132,14 @@ class Preflight:
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         command = self._table_command(flags, document)
 
-        def over(outcome: Verdict) -> None:
+        def over(outcome: PreflightVerdict) -> None:
             if not is_ours:
                 document.unlink(missing_ok=True)
             ended(outcome)
 
         return self._start(command, document, self.care, over, more, stdout)
 
-    def start_gpu_check(self, devices: Sequence[str], ended: Callable[[Verdict], None]) -> int:
+    def start_gpu_check(self, devices: Sequence[str], ended: Callable[[PreflightVerdict], None]) -> int:
         """Check the health of GPUs of this node before it joins again.
 
         Args:
@@ -175,14 +175,14 @@ class Preflight:
         target: Sequence[str],
         document: Path,
         care: PreflightPolicy,
-        ended: Callable[[Verdict], None],
+        ended: Callable[[PreflightVerdict], None],
         more: Mapping[str, str],
         stdout: int = _STDERR,
     ) -> int:
         def over(returncode: int) -> None:
             is_fit = returncode == Exit.SUCCESS
             message = "" if is_fit else _failure_message(document, returncode)
-            ended(Verdict(may_start=is_fit or care is PreflightPolicy.WARN, message=message))
+            ended(PreflightVerdict(may_start=is_fit or care is PreflightPolicy.WARN, message=message))
 
         document.unlink(missing_ok=True)
         # -P: the working directory is the user's, and may hold a module of any name.

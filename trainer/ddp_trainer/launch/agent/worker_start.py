@@ -20,7 +20,7 @@ from typing import Final
 from ddp_trainer.common.constants import Exit, LifecycleEvent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
-from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
+from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightVerdict, write_error
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
@@ -245,7 +245,7 @@ class Starting:
     def _start_preflight(self, generation: Assignment) -> None:
         self.preflight.start(generation, partial(self._on_preflight_end, generation), self._sockets)
 
-    def _on_preflight_end(self, generation: Assignment, outcome: Verdict) -> None:
+    def _on_preflight_end(self, generation: Assignment, outcome: PreflightVerdict) -> None:
         """Start the workers after the preflight, or report them as exited: the state machine counts them as started."""
         number, stopped = generation.number, self.setup.core.state is not State.RUNNING
         if outcome.may_start and not stopped:

@@ -88,7 +88,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class ProgramIdentity:
     """Program of a node, which identifies its job. See :mod:`ddp_trainer.launch.protocol.messages`."""
 
     program: fields.Name
@@ -114,7 +114,7 @@ class Hello:
     """Place of this agent in its last group. A store without state restores the group from it."""
     outlive: bool = False
     """The workers can leave a group without ending, as in :class:`ReusableWorkers`."""
-    identity: Identity | None = None
+    identity: ProgramIdentity | None = None
     """Program of the node; None in a launch of one node."""
     looks: bool = False
     """The agent takes part in preflights of joining nodes, including its own."""
@@ -415,12 +415,12 @@ def legacy_protocol_version(line: bytes) -> int:
     return version if type(version) is int and 0 < version < VERSION else 0
 
 
-def is_same_job(one: Identity | None, other: Identity | None) -> bool:
+def is_same_job(one: ProgramIdentity | None, other: ProgramIdentity | None) -> bool:
     """Return whether two nodes of one role may belong to one job.
 
     An unknown program (None) may belong to any job.
 
-    >>> is_same_job(Identity(program="train.py", path="/a/train.py", digest="1"), Identity(program="serve.py"))
+    >>> is_same_job(ProgramIdentity(program="train.py", digest="1"), ProgramIdentity(program="serve.py"))
     False
     """
     if one is None or other is None:
@@ -428,7 +428,9 @@ def is_same_job(one: Identity | None, other: Identity | None) -> bool:
     return one.program == other.program and (one.digest == other.digest or one.path == other.path)
 
 
-def in_use(run_id: str, owner: Node, owner_identity: Identity | None, own_identity: Identity | None) -> str:
+def in_use(
+    run_id: str, owner: Node, owner_identity: ProgramIdentity | None, own_identity: ProgramIdentity | None
+) -> str:
     """Return the message to a node of another job.
 
     Args:
@@ -444,7 +446,7 @@ def in_use(run_id: str, owner: Node, owner_identity: Identity | None, own_identi
     )
 
 
-def _describe_program(identity: Identity | None) -> str:
+def _describe_program(identity: ProgramIdentity | None) -> str:
     if identity is None:
         return "an unknown program"
     return identity.path or f"the module {identity.program}"

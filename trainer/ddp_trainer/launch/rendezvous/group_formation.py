@@ -32,7 +32,7 @@ from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.message_fields import MOST_MET, MOST_NAMED
 from ddp_trainer.launch.protocol.messages import Failure, Policy, PreflightResult, RunPreflight, Start, Waiting
-from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState, median_time_ms
+from ddp_trainer.launch.rendezvous.node_registry import NodeRegistry, PreflightState, RegisteredAgent, median_time_ms
 
 UNEXPLAINED_STOPS: Final = 10
 """Number of times in a row that a group may stop with a free exit code and all its members. After that, a stop is a
@@ -155,7 +155,9 @@ class JoinWindow:
         self.last_at = now
         self.first_at = min(self.first_at, now)
 
-    def form_at(self, ready: Mapping[str, Agent], registry: NodeRegistry, policy: Policy, not_before: float) -> float:
+    def form_at(
+        self, ready: Mapping[str, RegisteredAgent], registry: NodeRegistry, policy: Policy, not_before: float
+    ) -> float:
         """Return the time at which the ready nodes form a group; infinity for never, minus infinity for now.
 
         Args:
@@ -197,7 +199,13 @@ class JoinWindow:
 
 
 def form_group(
-    ready: Mapping[str, Agent], registry: NodeRegistry, policy: Policy, budget: Budget, *, number: int, now: float
+    ready: Mapping[str, RegisteredAgent],
+    registry: NodeRegistry,
+    policy: Policy,
+    budget: Budget,
+    *,
+    number: int,
+    now: float,
 ) -> tuple[Generation, dict[str, Start]]:
     """Return the next generation, and the message to each of its nodes by token.
 
@@ -224,14 +232,16 @@ def form_group(
     return generation, starts
 
 
-def start_messages(ready: Mapping[str, Agent], starts: Mapping[str, Start]) -> list[tuple[Agent, Start | Waiting]]:
+def start_messages(
+    ready: Mapping[str, RegisteredAgent], starts: Mapping[str, Start]
+) -> list[tuple[RegisteredAgent, Start | Waiting]]:
     """Give each node of a group its place, and return each ready agent with its message.
 
     Args:
         ready: Agents that could be in the group, by token.
         starts: Messages to the nodes of the group. The other agents wait as spares.
     """
-    outgoing: list[tuple[Agent, Start | Waiting]] = []
+    outgoing: list[tuple[RegisteredAgent, Start | Waiting]] = []
     for token, agent in ready.items():
         if start := starts.get(token):
             agent.port, agent.fitness = None, PreflightState.FIT
@@ -290,16 +300,16 @@ class WaitingNotifier:
     def __init__(self) -> None:
         self.notified: frozenset[str] = frozenset()
         """Tokens of the ready agents at the last notices. Read only."""
-        self.arrived: list[Agent] = []
+        self.arrived: list[RegisteredAgent] = []
         """Agents that have just joined. They get a reply once it is clear whether they are in a group. Read only."""
 
-    def record_arrival(self, agent: Agent) -> None:
+    def record_arrival(self, agent: RegisteredAgent) -> None:
         """Record that an agent has joined."""
         self.arrived.append(agent)
 
     def notices(
         self, registry: NodeRegistry, policy: Policy | None, room: int, *, is_forming: bool
-    ) -> Iterator[tuple[Agent, Waiting]]:
+    ) -> Iterator[tuple[RegisteredAgent, Waiting]]:
         """Yield each agent that has just joined with its reply, or each waiting agent with its notice.
 
         Args:
@@ -316,7 +326,9 @@ class WaitingNotifier:
             yield from ((agent, notice) for agent in waiting)
         yield from self.notifications(registry.ready() if is_short else {}, policy)
 
-    def notifications(self, ready: Mapping[str, Agent], policy: Policy | None) -> Iterator[tuple[Agent, Waiting]]:
+    def notifications(
+        self, ready: Mapping[str, RegisteredAgent], policy: Policy | None
+    ) -> Iterator[tuple[RegisteredAgent, Waiting]]:
         """Yield each agent with its notice.
 
         Args:
@@ -361,7 +373,7 @@ class JoinChecks:
         self.watched: dict[str, None] = {}
         """Tokens of nodes that may be waiting for a preflight, in the order in which they joined. Read only."""
 
-    def holds_up(self, agent: Agent, registry: NodeRegistry) -> bool:
+    def holds_up(self, agent: RegisteredAgent, registry: NodeRegistry) -> bool:
         """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
         if (
             agent.fitness is PreflightState.UNKNOWN
@@ -379,7 +391,7 @@ class JoinChecks:
             if agent.port is not None:
                 self.holds_up(agent, registry)
 
-    def begin(self, registry: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
+    def begin(self, registry: NodeRegistry, now: float) -> Iterator[tuple[RegisteredAgent, RunPreflight | None]]:
         """Yield agents with their :class:`RunPreflight`, for the preflights that start now.
 
         An agent with None needs no preflight, because no member can take part. The group may accept it.
@@ -401,7 +413,9 @@ class JoinChecks:
                 elif len(self._under_way) < AT_ONCE:
                     yield from self._start_preflight(agent, onlookers)
 
-    def _start_preflight(self, newcomer: Agent, onlookers: list[Agent]) -> Iterator[tuple[Agent, RunPreflight]]:
+    def _start_preflight(
+        self, newcomer: RegisteredAgent, onlookers: list[RegisteredAgent]
+    ) -> Iterator[tuple[RegisteredAgent, RunPreflight]]:
         self._number += 1
         newcomer.fitness = PreflightState.UNDER_WAY
         self._under_way[newcomer.node.token] = (self._number, frozenset(onlooker.node.token for onlooker in onlookers))
@@ -417,7 +431,9 @@ class JoinChecks:
         for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
             yield agent, RunPreflight(number=self._number, names=names, place=place)
 
-    def record_result(self, newcomer: Agent, met: PreflightResult, registry: NodeRegistry, now: float) -> bool:
+    def record_result(
+        self, newcomer: RegisteredAgent, met: PreflightResult, registry: NodeRegistry, now: float
+    ) -> bool:
         """Record the result of a preflight, and return whether the group may accept the newcomer.
 
         A negative result counts only if all participating members are still connected. Otherwise the preflight is
@@ -440,7 +456,7 @@ class JoinChecks:
         return min(self._again_at.values(), default=math.inf)
 
 
-def _preflight_peers(newcomer: Agent, registry: NodeRegistry) -> list[Agent]:
+def _preflight_peers(newcomer: RegisteredAgent, registry: NodeRegistry) -> list[RegisteredAgent]:
     """Return members that can take part, in the order of ranks; none if the newcomer holds no preflights."""
     if not newcomer.joins_preflight or registry.generation is None:
         return []

@@ -12,7 +12,7 @@ from typing import Final
 
 from ddp_trainer.common.hanging import WARNING, BlockingRank, RankStatus, all_waiting_message, find_culprits
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
-from ddp_trainer.launch.rendezvous.node_registry import Agent
+from ddp_trainer.launch.rendezvous.node_registry import RegisteredAgent
 
 FRESH_SECONDS: Final = 5.0
 """Looks that were taken further apart than this do not show one moment."""
@@ -29,8 +29,8 @@ class HangAnalyzer:
     _last_report: tuple[tuple[int, ...], bool] = ((), False)
 
     def messages(
-        self, agent: Agent, message: SuspectHang | RankStates, busy: Sequence[Agent], now: float
-    ) -> Iterator[tuple[Agent, Show | HangingRanks]]:
+        self, agent: RegisteredAgent, message: SuspectHang | RankStates, busy: Sequence[RegisteredAgent], now: float
+    ) -> Iterator[tuple[RegisteredAgent, Show | HangingRanks]]:
         """Process a report of a rank without progress, and yield each agent with running workers with its message.
 
         Args:

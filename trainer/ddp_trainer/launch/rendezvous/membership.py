@@ -48,8 +48,8 @@ from ddp_trainer.launch.rendezvous.group_formation import (
 from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
 from ddp_trainer.launch.rendezvous.node_registry import (
     MOST_AHEAD,
-    Agent,
     NodeRegistry,
+    RegisteredAgent,
     claim_name,
     has_other_numbers,
     is_newer_group,
@@ -198,7 +198,7 @@ class Membership:
         elif agent := self.registry.sender_of(peer, message):
             self._dispatch_message(agent, message)
 
-    def _dispatch_message(self, agent: Agent, message: messages.FromAgent) -> None:
+    def _dispatch_message(self, agent: RegisteredAgent, message: messages.FromAgent) -> None:
         match message:
             case messages.Join():
                 self._on_join(agent, message)
@@ -272,7 +272,7 @@ class Membership:
                 self._send(peer, message)
             return
         self.run_id = hello.run_id
-        agent = Agent.of(hello, peer, self.registry.agents.get(hello.node.token), self._clock())
+        agent = RegisteredAgent.of(hello, peer, self.registry.agents.get(hello.node.token), self._clock())
         self._claim_name(agent)
         self.registry.add(agent)
         self._compare_policy(agent, hello.policy)
@@ -295,18 +295,18 @@ class Membership:
         for agent in self.registry.connected():
             self._pass_on_imports(agent)
 
-    def _pass_on_imports(self, agent: Agent | None) -> None:
+    def _pass_on_imports(self, agent: RegisteredAgent | None) -> None:
         """Send a node outside of the group what the group's workers have imported."""
         if agent and self._imports and not self.registry.is_member(agent.node.token):
             self._send_to_agent(agent, self._imports)
 
-    def _compare_policy(self, agent: Agent, policy: messages.Policy) -> None:
+    def _compare_policy(self, agent: RegisteredAgent, policy: messages.Policy) -> None:
         """Take the settings of the run from its first agent, and warn later ones that have others."""
         self._policy = self._policy or policy
         if has_other_numbers(policy, self._policy):
             self._send_to_agent(agent, messages.OtherPolicy(policy=self._policy))
 
-    def _claim_name(self, agent: Agent) -> None:
+    def _claim_name(self, agent: RegisteredAgent) -> None:
         """Let a recreated pod wait for its name until the former pod is lost or leaves."""
         if (namesakes := claim_name(agent, self.registry)) is None:
             return
@@ -317,7 +317,7 @@ class Membership:
             self.registry.set_deadline(namesake, -math.inf)
         self._remove_lost_agents()
 
-    def _count_crash(self, agent: Agent) -> bool:
+    def _count_crash(self, agent: RegisteredAgent) -> bool:
         """Count the crash that an agent reports of the lost member before it. Returns true if that ends the run."""
         crash, agent.crash = agent.crash, None
         code = self._budget.count_crash(agent.node.name, crash, self._policy)
@@ -346,7 +346,7 @@ class Membership:
         for waiting in self.registry.ready().values():
             self._notifier.record_arrival(waiting)  # it came before the group, and may be a spare now
 
-    def _resume(self, agent: Agent, hello: messages.Hello) -> None:
+    def _resume(self, agent: RegisteredAgent, hello: messages.Hello) -> None:
         """Process a reconnect with workers of the current generation, or of one that is over."""
         is_member = self.registry.is_member(agent.node.token)
         is_current = is_member and hello.last is not None and hello.last.fence == self.registry.fence
@@ -355,7 +355,7 @@ class Membership:
         elif hello.standing is messages.WorkerState.SUCCEEDED:
             self._group.succeeded.add(agent.node.token)
 
-    def _on_join(self, agent: Agent, join: messages.Join) -> None:
+    def _on_join(self, agent: RegisteredAgent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         self._budget.has_stepped |= not join.is_before_first_step
         if self.registry.is_member(agent.node.token):
@@ -368,16 +368,16 @@ class Membership:
             self._add_candidate(agent)
         self._record_arrival(agent)
 
-    def _on_preflight_result(self, agent: Agent, result: messages.PreflightResult) -> None:
+    def _on_preflight_result(self, agent: RegisteredAgent, result: messages.PreflightResult) -> None:
         if self._join_checks.record_result(agent, result, self.registry, self._clock()):
             self._add_candidate(agent)
         self._record_arrival(agent)
 
-    def _record_arrival(self, agent: Agent) -> None:
+    def _record_arrival(self, agent: RegisteredAgent) -> None:
         if not agent.is_importing:
             self._notifier.record_arrival(agent)
 
-    def _add_candidate(self, agent: Agent) -> None:
+    def _add_candidate(self, agent: RegisteredAgent) -> None:
         """Handle a node that a group may accept."""
         if self.phase is RunPhase.RUNNING and should_prepare(agent, self.registry):
             self._request_prepare(agent)
@@ -394,13 +394,13 @@ class Membership:
             if should_prepare(agent, self.registry):
                 self._request_prepare(agent)
 
-    def _request_prepare(self, agent: Agent) -> None:
+    def _request_prepare(self, agent: RegisteredAgent) -> None:
         agent.port, agent.was_asked_to_prepare = None, True
         self._send_to_agent(agent, messages.Prepare())
 
     # ------------------------------------------------------------------ a group ends
 
-    def _leaves(self, agent: Agent, leave: messages.Leave) -> None:
+    def _leaves(self, agent: RegisteredAgent, leave: messages.Leave) -> None:
         was_busy = self._has_running_workers(agent)
         agent.leaving = True
         self.end.mark_done(agent.node.token)
@@ -415,7 +415,7 @@ class Membership:
             self._group.first_failure = failure if first is None else root_cause(first, failure)
             self._stop(graceful=agreed)
 
-    def _on_standby(self, agent: Agent) -> None:
+    def _on_standby(self, agent: RegisteredAgent) -> None:
         """Allow the next group to form without a node. The node joins when that needs no wait."""
         if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
@@ -478,7 +478,9 @@ class Membership:
             for agent in self.registry.connected():
                 self._send_to_agent(agent, messages.Part())
 
-    def _process_hang_message(self, agent: Agent, message: messages.SuspectHang | messages.RankStates) -> None:
+    def _process_hang_message(
+        self, agent: RegisteredAgent, message: messages.SuspectHang | messages.RankStates
+    ) -> None:
         """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
         busy = [member for member in self.registry.members() if self._has_running_workers(member)]
         for member, reply in self._group.hangs.messages(agent, message, busy, self._clock()):
@@ -530,11 +532,11 @@ class Membership:
 
     # ------------------------------------------------------------------ queries
 
-    def _send_to_agent(self, agent: Agent, message: messages.FromStore) -> None:
+    def _send_to_agent(self, agent: RegisteredAgent, message: messages.FromStore) -> None:
         if agent.peer is not None:
             self._send(agent.peer, message)
 
-    def _has_running_workers(self, agent: Agent) -> bool:
+    def _has_running_workers(self, agent: RegisteredAgent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
         return self.phase is RunPhase.RUNNING and token not in self._group.succeeded and self.registry.is_member(token)

@@ -1,9 +1,9 @@
 """Agents of a run as the store sees them: who is there, who may take part, and who has which name.
 
-:class:`NodeRegistry` holds one :class:`Agent` for each connected or recently connected agent. The store's state machine
-owns it. :func:`rejection_reason` decides whether an agent may take part, and :func:`is_message_valid` whether a message
-of an admitted agent counts. :func:`claim_name` gives an agent its name: a name belongs to its connection, and a
-recreated pod waits until the former pod is lost or leaves.
+:class:`NodeRegistry` holds one :class:`RegisteredAgent` for each connected or recently connected agent. The store's
+state machine owns it. :func:`rejection_reason` decides whether an agent may take part, and :func:`is_message_valid`
+whether a message of an admitted agent counts. :func:`claim_name` gives an agent its name: a name belongs to its
+connection, and a recreated pod waits until the former pod is lost or leaves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
-from ddp_trainer.launch.protocol.messages import Failure, Hello, Identity, Waiting, in_use, is_same_job
+from ddp_trainer.launch.protocol.messages import Failure, Hello, ProgramIdentity, Waiting, in_use, is_same_job
 from ddp_trainer.process.fence import is_valid_fence
 
 _PLACEHOLDER: Final = "unknown"
@@ -36,7 +36,7 @@ class PreflightState(Enum):
 
 
 @dataclass(slots=True)
-class Agent:
+class RegisteredAgent:
     """State of an agent that is not lost: it has sent Hello, or is a member that another agent reported."""
 
     node: Node
@@ -52,7 +52,7 @@ class Agent:
     """No worker belongs to the group, and the agent has not joined again, because a worker is being replaced."""
     outlive: bool = False
     """The workers can leave a group without ending."""
-    identity: Identity | None = None
+    identity: ProgramIdentity | None = None
     """Program that the agent has reported; None if it has reported none."""
     joins_preflight: bool = False
     """The agent takes part in preflights."""
@@ -71,7 +71,7 @@ class Agent:
     """Difference in seconds between its clock, since the epoch, and the store's monotonic clock."""
 
     @classmethod
-    def of(cls, hello: Hello, peer: int, known: Agent | None, now: float) -> Self:
+    def of(cls, hello: Hello, peer: int, known: RegisteredAgent | None, now: float) -> Self:
         """Return the agent that has just sent Hello.
 
         Args:
@@ -117,7 +117,7 @@ class Agent:
 
 
 Key = TypeVar("Key")
-_Job = tuple[str, Identity | None]
+_Job = tuple[str, ProgramIdentity | None]
 """Role and program, which distinguish the nodes of different jobs."""
 
 
@@ -128,7 +128,7 @@ class NodeRegistry:
     Look-ups by connection, name and job take constant time.
     """
 
-    agents: dict[str, Agent] = field(default_factory=dict)
+    agents: dict[str, RegisteredAgent] = field(default_factory=dict)
     """Agents by token. Read only; changed by :meth:`add`, :meth:`remove` and :meth:`clear`."""
     generation: Generation | None = None
     """The newest generation. Set by :meth:`begin` and :meth:`restore_generation`."""
@@ -140,13 +140,13 @@ class NodeRegistry:
     """Tokens of agents that count as lost at a finite time. Read only."""
     _ranks: dict[str, int] = field(default_factory=dict)
     """Token → node rank, for the members of the newest generation."""
-    _peers: dict[int, Agent] = field(default_factory=dict)
+    _peers: dict[int, RegisteredAgent] = field(default_factory=dict)
     _names: dict[str, set[str]] = field(default_factory=dict)
     _jobs: dict[_Job, set[str]] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ agents
 
-    def add(self, agent: Agent) -> None:
+    def add(self, agent: RegisteredAgent) -> None:
         """Add an agent, and replace one with the same token."""
         token = agent.node.token
         if token in self.agents:
@@ -173,22 +173,22 @@ class NodeRegistry:
         for token in list(self.agents):
             self.remove(token)
 
-    def mark_disconnected(self, agent: Agent) -> None:
+    def mark_disconnected(self, agent: RegisteredAgent) -> None:
         """Record that an agent has lost its connection, and with it the port that it held."""
         if agent.peer is not None and self._peers.get(agent.peer) is agent:
             del self._peers[agent.peer]
         agent.peer = agent.port = None
 
-    def set_deadline(self, agent: Agent, when: float) -> None:
+    def set_deadline(self, agent: RegisteredAgent, when: float) -> None:
         """Set the time at which an agent counts as lost, by the store's clock; infinity for never."""
         agent.lost_at = when
         (self.expiring.add if when < math.inf else self.expiring.discard)(agent.node.token)
 
-    def of_peer(self, peer: int) -> Agent | None:
+    def of_peer(self, peer: int) -> RegisteredAgent | None:
         """Return the agent of a connection; None if there is none."""
         return self._peers.get(peer)
 
-    def sender_of(self, peer: int, message: messages.FromAgent) -> Agent | None:
+    def sender_of(self, peer: int, message: messages.FromAgent) -> RegisteredAgent | None:
         """Return the agent of a connection; None if there is none, or if its message does not count."""
         agent = self._peers.get(peer)
         return agent if agent is not None and is_message_valid(agent, message, self) else None
@@ -197,22 +197,22 @@ class NodeRegistry:
         """Return the time at which the next agent counts as lost; infinity if none does."""
         return min((self.agents[token].lost_at for token in self.expiring), default=math.inf)
 
-    def take_lost(self, now: float) -> list[Agent]:
+    def take_lost(self, now: float) -> list[RegisteredAgent]:
         """Remove and return the agents that count as lost."""
         lost = [agent for token in self.expiring if (agent := self.agents[token]).lost_at <= now]
         for agent in lost:
             self.remove(agent.node.token)
         return lost
 
-    def connected(self) -> list[Agent]:
+    def connected(self) -> list[RegisteredAgent]:
         """Return the agents that have a connection."""
         return list(self._peers.values())
 
-    def ready(self) -> dict[str, Agent]:
+    def ready(self) -> dict[str, RegisteredAgent]:
         """Return the agents that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}
 
-    def candidates(self, min_nodes: int) -> dict[str, Agent]:
+    def candidates(self, min_nodes: int) -> dict[str, RegisteredAgent]:
         """Return the agents that the next group forms from, by token.
 
         Members of the last group do not wait for a node that still imports, if they are enough without it.
@@ -223,12 +223,12 @@ class NodeRegistry:
         settled = {token: agent for token, agent in ready.items() if not agent.is_importing}
         return settled if len(settled) >= min_nodes else ready
 
-    def agents_with_same_name(self, node: Node) -> list[Agent]:
+    def agents_with_same_name(self, node: Node) -> list[RegisteredAgent]:
         """Return other agents of the same name, such as the agent of a pod before its recreation."""
         tokens = self._names.get(node.name, set()) if node.name else set()
         return [self.agents[token] for token in tokens if token != node.token]
 
-    def jobs(self) -> Iterator[tuple[str, Identity | None, Iterator[Agent]]]:
+    def jobs(self) -> Iterator[tuple[str, ProgramIdentity | None, Iterator[RegisteredAgent]]]:
         """Yield each pair of role and program, with its agents."""
         for (role, identity), tokens in self._jobs.items():
             yield role, identity, (self.agents[token] for token in tokens)
@@ -264,7 +264,7 @@ class NodeRegistry:
             )
         )
         for member in unknown:
-            self.add(Agent(node=member, peer=None, lost_at=lost_at))
+            self.add(RegisteredAgent(node=member, peer=None, lost_at=lost_at))
         self.claim(last, node)
 
     def claim(self, last: Assignment, node: Node) -> None:
@@ -286,7 +286,7 @@ class NodeRegistry:
         """Return whether an agent is in the newest group, lost or not."""
         return token in self._ranks
 
-    def members(self) -> list[Agent]:
+    def members(self) -> list[RegisteredAgent]:
         """Return the members of the newest group that are not lost, in the order of ranks."""
         return [self.agents[token] for token in self._ranks if token in self.agents]
 
@@ -294,7 +294,7 @@ class NodeRegistry:
         """Return whether no worker of the newest group runs, as far as its members that are not lost have reported."""
         return all(member.has_stopped for member in self.members())
 
-    def joining_agents(self) -> list[Agent]:
+    def joining_agents(self) -> list[RegisteredAgent]:
         """Return connected agents that want to join a group and are not members, ready or not."""
         return [
             agent
@@ -303,7 +303,7 @@ class NodeRegistry:
         ]
 
 
-def median_time_ms(agents: Sequence[Agent], now: float) -> float:
+def median_time_ms(agents: Sequence[RegisteredAgent], now: float) -> float:
     """Return milliseconds since the epoch by the median of the agents' clocks, which ignores one wrong clock.
 
     Args:
@@ -368,14 +368,14 @@ def is_newer_group(hello: messages.Hello, registry: NodeRegistry, now_ms: float)
     return not any(member.peer is not None for member in registry.members())
 
 
-def rejected_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[tuple[Agent, str]]:
+def rejected_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[tuple[RegisteredAgent, str]]:
     """Yield agents of another job that a store without state has admitted, each with its refusal."""
     for agent in list(_other_job_agents(hello, registry)):
         if not registry.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
-def _other_job_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[Agent]:
+def _other_job_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[RegisteredAgent]:
     """Yield agents that run another program. An agent that leaves, or whose pod was replaced, does not count."""
     for role, identity, agents in registry.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):
@@ -383,7 +383,7 @@ def _other_job_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator
         yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
 
 
-def is_message_valid(agent: Agent, message: messages.FromAgent, registry: NodeRegistry) -> bool:
+def is_message_valid(agent: RegisteredAgent, message: messages.FromAgent, registry: NodeRegistry) -> bool:
     """Return whether a message counts.
 
     Every agent holds the secret of the run but may still be wrong. Failures count only for the ranks of the agent that
@@ -402,7 +402,7 @@ def is_message_valid(agent: Agent, message: messages.FromAgent, registry: NodeRe
             return True
 
 
-def should_prepare(agent: Agent, registry: NodeRegistry) -> bool:
+def should_prepare(agent: RegisteredAgent, registry: NodeRegistry) -> bool:
     """Return whether a node prepares its workers before a running group stops for it.
 
     This is so only if all members can keep their processes, because the stop is then short. A node receives only one
@@ -419,12 +419,12 @@ _NAME_CONFLICT: Final = (
 )
 
 
-def name_conflict_message(agent: Agent) -> Waiting:
+def name_conflict_message(agent: RegisteredAgent) -> Waiting:
     """Return the message to an agent that waits for its name."""
     return Waiting(nodes=0, spare=False, namesake=_NAME_CONFLICT.format(name=agent.node.name))
 
 
-def claim_name(agent: Agent, registry: NodeRegistry) -> list[Agent] | None:
+def claim_name(agent: RegisteredAgent, registry: NodeRegistry) -> list[RegisteredAgent] | None:
     """Give an agent that connects its name, or let it wait for the name.
 
     Returns:
@@ -440,7 +440,7 @@ def claim_name(agent: Agent, registry: NodeRegistry) -> list[Agent] | None:
     return namesakes
 
 
-def pass_on_name(lost: Agent, registry: NodeRegistry) -> Agent | None:
+def pass_on_name(lost: RegisteredAgent, registry: NodeRegistry) -> RegisteredAgent | None:
     """Give the name of a lost agent to the agent that has waited for it longest, and return that agent."""
     if lost.waits_for_name:
         return None  # it had no name

@@ -36,7 +36,7 @@ _HEADER_BYTES: Final = 30 + struct.calcsize("<HHQQ")
 """Size of an entry's header with its ZIP64 field, without its name and padding."""
 
 
-class Sink(Protocol):
+class ArchiveStream(Protocol):
     """Output stream of an archive."""
 
     def write(self, piece: bytes | memoryview, /) -> int:
@@ -69,14 +69,14 @@ class Archive:
         """Size of all storages, in bytes."""
         return sum(storage.numel() for storage in self.storages)
 
-    def write_to(self, sink: Sink) -> None:
+    def write_to(self, sink: ArchiveStream) -> None:
         """Write the whole archive; tensors on a device are copied to the CPU one at a time.
 
         Raises:
             OSError: The sink failed to write.
         """
         self.ready()
-        with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload] # it needs no more than a Sink
+        with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload] # it needs no more than an ArchiveStream
             _add(archive, sink, "data.pkl", memoryview(self.pickled))
             _add(archive, sink, "byteorder", memoryview(sys.byteorder.encode()))
             for position, storage in enumerate(self.storages):
@@ -140,7 +140,7 @@ class _Pickler(pickle.Pickler):
         return key
 
 
-def _add(archive: zipfile.ZipFile, sink: Sink, name: str, content: memoryview) -> None:
+def _add(archive: zipfile.ZipFile, sink: ArchiveStream, name: str, content: memoryview) -> None:
     """Write one uncompressed entry below ``archive/``, whose data start at a multiple of 64 bytes."""
     # Without a date, an entry has the oldest one of the format, so equal states produce equal files.
     entry = zipfile.ZipInfo(f"archive/{name}")

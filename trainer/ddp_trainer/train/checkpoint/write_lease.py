@@ -215,7 +215,7 @@ NAME: Final = "step-[0-9]{8,}[A-Za-z0-9_.-]*"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalEntry:
     """Content of one object of the journal."""
 
     claim: Claim
@@ -267,7 +267,7 @@ class ClaimJournal(_Writer):
             if standing is not None and self._is_before(standing.claim):
                 raise self._stale(standing.claim)
             published = tuple(self._complete_names()) if standing is None else standing.checkpoints
-            if self._add(number + 1, Record(self._own, published)):
+            if self._add(number + 1, JournalEntry(self._own, published)):
                 self._taken = True
                 return published
 
@@ -289,10 +289,10 @@ class ClaimJournal(_Writer):
             if standing is None or standing.claim.token != self.token:
                 raise self._stale(None if standing is None else standing.claim)
             names = update(standing.checkpoints)
-            if self._add(number + 1, Record(self._own, names)):
+            if self._add(number + 1, JournalEntry(self._own, names)):
                 return names
 
-    def _add(self, number: int, record: Record) -> bool:
+    def _add(self, number: int, record: JournalEntry) -> bool:
         """Add the next object of the journal; false if another one has its number, or a greater one."""
         key, content = _key(number), json.dumps(asdict(record)).encode()
         try:
@@ -335,7 +335,7 @@ class ClaimJournal(_Writer):
             return b""
 
 
-def read_record(storage: ObjectStorage) -> tuple[int, Record | None]:
+def read_record(storage: ObjectStorage) -> tuple[int, JournalEntry | None]:
     """Return the number and the content of the object in force; 0 and None without a journal.
 
     Raises:
@@ -349,7 +349,7 @@ def read_record(storage: ObjectStorage) -> tuple[int, Record | None]:
         except ObjectMissing:  # replaced since
             continue
         try:
-            record: Record = strict_json.parse(Record, strict_json.loads(content))
+            record: JournalEntry = strict_json.parse(JournalEntry, strict_json.loads(content))
         except strict_json.DecodeError as error:
             raise InvalidLease(
                 f"The claim on the checkpoints, {storage.url}/{key}, is damaged: {error}.",

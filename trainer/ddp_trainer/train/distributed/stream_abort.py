@@ -57,7 +57,7 @@ LIMIT_SECONDS: Final = 10.0
 """Time limit of all aborts together, and then of the synchronization of the device."""
 
 
-class Mark(Protocol):
+class StreamMark(Protocol):
     """Position in a stream, with the interface of ``torch.cuda.Event``."""
 
     def record(self) -> None:
@@ -86,7 +86,7 @@ class Streams:
         environ.update(_WHILE_SURVIVING)
         return ""
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamMark:
         """Return a CUDA event, which records on the current stream."""
         return torch.cuda.Event()  # type: ignore[no-untyped-call] # torch's
 
@@ -124,7 +124,7 @@ class StreamAbort:
         self._limit = limit_seconds
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._mark: Mark | None = None
+        self._mark: StreamMark | None = None
         self._is_marked = False
         self._had_passed = False
         self._is_aborting = False

@@ -22,7 +22,7 @@ from ddp_trainer.train.loop.run_context import ProcessContext, RunContext
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, Started, StepCommitted
 from ddp_trainer.train.observability.loggers import Reports, open_reports
-from ddp_trainer.train.observability.profiling import Profile, open_profile
+from ddp_trainer.train.observability.profiling import StepProfiler, open_profile
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.transforms.hfu import flops, recompute_ratio, tokens
@@ -93,7 +93,7 @@ class CallbackList:
 
     def __init__(self, config: Config) -> None:
         self._lines = StepLines(config.log_seconds, config.log_steps)
-        self.profile: Profile | None = None
+        self.profile: StepProfiler | None = None
         """Profiler of this rank, which the trainer calls at the beginning of each step; None without ``--profile``."""
         self._reports = Reports()
         self._is_first: bool | None = None

@@ -115,7 +115,7 @@ class LoadRebalanced:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunCompleted:
     """End of the run."""
 
     name: ClassVar[str] = "summary"

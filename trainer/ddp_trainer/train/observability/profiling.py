@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ddp_trainer.train.config.worker_env import Environment
 
 
-class Profile:
+class StepProfiler:
     """Profiler of the steps in a window; inactive outside of the window."""
 
     def __init__(self, window: ProfileWindow, file: Path) -> None:
@@ -51,10 +51,10 @@ class Profile:
         self._profile = None
 
 
-def open_profile(config: Config, env: Environment) -> Profile | None:
+def open_profile(config: Config, env: Environment) -> StepProfiler | None:
     """Return the profiler of the steps in ``--profile``; None without the flag and on other ranks."""
     window = config.profile
     if window is None or config.profile_rank != env.rank:
         return None
     directory = config.profile_dir or env.run_dir or Path()
-    return Profile(window, directory / f"profile-rank{env.rank}-step{window.start}.json")
+    return StepProfiler(window, directory / f"profile-rank{env.rank}-step{window.start}.json")

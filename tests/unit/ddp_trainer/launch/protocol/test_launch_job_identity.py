@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.config import identity_of
-from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState, is_same_job
+from ddp_trainer.launch.protocol.messages import ProgramIdentity, Rejected, WorkerState, is_same_job
 from ddp_trainer.launch.rendezvous.membership import RunPhase
 from ddp_trainer.launch.workers.worker_group import Program
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-TRAIN_JOB = Identity(program="train.py", path="/home/ann/train.py", digest="1")
-SERVE_JOB = Identity(program="serve.py", path="/home/bob/serve.py", digest="2")
+TRAIN_JOB = ProgramIdentity(program="train.py", path="/home/ann/train.py", digest="1")
+SERVE_JOB = ProgramIdentity(program="serve.py", path="/home/bob/serve.py", digest="2")
 
 
-def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "default") -> SimulatedAgent:
+def comes(run: SimulatedRun, index: int, what: ProgramIdentity | None, *, role: str = "default") -> SimulatedAgent:
     agent = run.agent(index)
     agent.identity, agent.role = what, role
     return agent.connect()
@@ -26,20 +26,22 @@ def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "
     ("other", "is_same"),
     [
         (TRAIN_JOB, True),
-        (Identity(program="train.py", path="/mnt/train.py", digest="1"), True),  # another host's path
-        (Identity(program="train.py", path="/home/ann/train.py", digest="7"), True),  # edited while it runs
+        (ProgramIdentity(program="train.py", path="/mnt/train.py", digest="1"), True),  # another host's path
+        (ProgramIdentity(program="train.py", path="/home/ann/train.py", digest="7"), True),  # edited while it runs
         (None, True),
-        (Identity(program="train.py", path="/home/bob/train.py", digest="7"), False),
-        (Identity(program="eval.py", path="/home/ann/eval.py", digest="1"), False),
-        (Identity(program="pkg.train"), False),
+        (ProgramIdentity(program="train.py", path="/home/bob/train.py", digest="7"), False),
+        (ProgramIdentity(program="eval.py", path="/home/ann/eval.py", digest="1"), False),
+        (ProgramIdentity(program="pkg.train"), False),
     ],
 )
-def test_one_job_has_programs_of_one_name_with_one_content_or_place(other: Identity | None, is_same: bool) -> None:
+def test_one_job_has_programs_of_one_name_with_one_content_or_place(
+    other: ProgramIdentity | None, is_same: bool
+) -> None:
     assert is_same_job(TRAIN_JOB, other) is is_same_job(other, TRAIN_JOB) is is_same
 
 
 def test_arguments_and_the_place_of_a_script_make_no_other_job(tmp_path: Path) -> None:
-    def identity(folder: str, text: str) -> Identity:
+    def identity(folder: str, text: str) -> ProgramIdentity:
         script = tmp_path / folder / "train.py"
         script.parent.mkdir(exist_ok=True)
         script.write_text(text)
@@ -56,7 +58,7 @@ def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -
     program.chmod(0o755)
     found = identity_of(Program(kind="command", target="run"), {"PATH": str(tmp_path)})
     assert (found.program, found.path) == ("run", str(program))
-    assert identity_of(Program(kind="module", target="pkg.train"), {}) == Identity(program="pkg.train")
+    assert identity_of(Program(kind="module", target="pkg.train"), {}) == ProgramIdentity(program="pkg.train")
     (tmp_path / "app").mkdir()
     empty = identity_of(Program(kind="script", target=str(tmp_path / "app")), {})
     (tmp_path / "app" / "__main__.py").write_text("pass")

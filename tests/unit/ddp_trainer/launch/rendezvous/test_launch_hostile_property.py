@@ -44,7 +44,7 @@ HELLOS = st.builds(
     ),
     NODES, st.none() | CLAIMS, st.sampled_from(list(messages.WorkerState)),
     st.sampled_from([a_policy(2, 2), a_policy(1, 9), messages.Policy(min_nodes=0, max_nodes=0, max_restarts=0)]),
-    st.sampled_from([None, messages.Identity(program="other.py", path="/other.py", digest="0")]),
+    st.sampled_from([None, messages.ProgramIdentity(program="other.py", path="/other.py", digest="0")]),
     st.booleans(), st.sampled_from([0.0, 1e9, 1e12]),
 )  # fmt: skip
 STATUSES = st.builds(
