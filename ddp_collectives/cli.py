@@ -33,5 +33,5 @@ def main(argv: Sequence[str], launch: Launch = lambda words: run_command(["launc
         print(f"{PROGRAM}: {unknown[0]!r} {hint}", file=sys.stderr)
         return BadRequest.exit_code
     # A restart would hide the failure that a rank found. A fork server would stay unused.
-    fixed = ("--max-restarts=0", "--no-zygote", "--module", WORKER)
+    fixed = ("--max-restarts=0", "--no-fork-server", "--module", WORKER)
     return launch([*launcher_flags, *fixed, json.dumps(asdict(request))])

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.drivers.fork_server import is_fork_server_ready, workers
 from bench.drivers.jobs import ROOT
-from bench.drivers.two_agent_job import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, StepLog
+from bench.drivers.two_agent_job import FORK_SERVER_SECONDS, GIVEN_UP, POLL_SECONDS, TRAIN, StepLog
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Env
 
@@ -83,7 +83,7 @@ class _Run:
         self._layout = layout
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
-            "DDP_ZYGOTE": ZYGOTE_SECONDS,
+            "DDP_FORK_SERVER": FORK_SERVER_SECONDS,
             Env.CHECKPOINT_DIR: str(directory / "checkpoints"),
             Env.RUN_DIR: str(directory),
         }

@@ -80,7 +80,7 @@ class QuotaJobs:
 
     def submit_other(self, name: str) -> str:
         """Submit a job of higher priority, and return the uid of its root object. Raises CannotMeasure."""
-        words = ("--queue-priority", self.run.queue, "--grace", "5s", "--env", f"{Env.ZYGOTE}=0", str(self.script))
+        words = ("--queue-priority", self.run.queue, "--grace", "5s", "--env", f"{Env.FORK_SERVER}=0", str(self.script))
         self.run.submit_in_queue(name, "1:2", *words)
         return str(self.run.backend.job(name).job["metadata"]["uid"])
 

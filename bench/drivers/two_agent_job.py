@@ -31,7 +31,7 @@ TRAIN: Final = (
     *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
 )
 LOOP: Final = (str(Path(__file__).parents[1] / "scripts" / "elastic_loop.py"),)
-ZYGOTE_SECONDS: Final = "2"
+FORK_SERVER_SECONDS: Final = "2"
 """Delay until the agents start their fork server, shorter than the default to shorten a round."""
 POLL_SECONDS: Final = 0.005
 
@@ -98,7 +98,7 @@ class TwoAgentJob:
         folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
-            "DDP_ZYGOTE": ZYGOTE_SECONDS,
+            "DDP_FORK_SERVER": FORK_SERVER_SECONDS,
             Env.POD_NAME: f"worker-{place}",
             Env.CHECKPOINT_DIR: str(self.directory / "checkpoints"),
             Env.RUN_DIR: str(folder),

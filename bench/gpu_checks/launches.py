@@ -128,7 +128,7 @@ def train_single_rank(*flags: str, seconds: float, launch: Sequence[str] = (), *
     Raises:
         CannotMeasure: It did not end in time, or not with 0.
     """
-    with Running([*LAUNCH, *ALONE, "--no-zygote", *launch, *TRAIN, "--log-json", *flags], **more) as run:
+    with Running([*LAUNCH, *ALONE, "--no-fork-server", *launch, *TRAIN, "--log-json", *flags], **more) as run:
         code = run.wait(seconds)
     if code != 0:
         raise CannotMeasure(f"the trainer ended with {code} {' '.join(flags)}: {run.output[-800:]}")
@@ -224,7 +224,7 @@ class Nodes:
             "DDP_POD_NAME": f"worker-{place}",
             "DDP_RUN_DIR": str(folder),
             "DDP_CHECKPOINT_DIR": str(self.directory / "checkpoints"),
-            "DDP_ZYGOTE": "2",
+            "DDP_FORK_SERVER": "2",
             "NCCL_HOSTID": f"node-{place}",
         }
         self.agents[place] = Running(command, **own | self.variables)

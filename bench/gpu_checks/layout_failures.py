@@ -67,7 +67,7 @@ def _train_layout(bench: Bench, name: str, data: Path) -> Outcome:
     end = time.monotonic() + bench.seconds_left
     saves = ("--checkpoint-steps", "5")
     program = (*TRAIN, "--log-json", *_flags(bench, data), *saves, *flags)
-    variables = {"DDP_ZYGOTE": "0", **(SOCKETS if bench.is_gpu else {})}
+    variables = {"DDP_FORK_SERVER": "0", **(SOCKETS if bench.is_gpu else {})}
     nodes = Nodes(bench.folder(name), program, least=ranks, most=ranks, variables=variables)
     with nodes:
         struck = name in KILLED and _kill_at(nodes, end)

@@ -41,7 +41,7 @@ def run(bench: Bench) -> None:
         *("--device", bench.device, "--precision", "bf16" if bench.is_gpu else "fp32", "--epochs", "100000"),
         *("--log-json", "--log-steps", "1", "--checkpoint-seconds", "inf", "--evaluate-every", "1000000"),
     )
-    with Running([*LAUNCH, *ALONE, "--no-zygote", "--metrics-port", str(port), *TRAIN, *flags]) as training:
+    with Running([*LAUNCH, *ALONE, "--no-fork-server", "--metrics-port", str(port), *TRAIN, *flags]) as training:
         has_begun = training.wait_for(
             rf'"event": "step", "step": {WARM_STEPS}\b', bench.seconds_left - BETWEEN_SECONDS - 5.0
         )

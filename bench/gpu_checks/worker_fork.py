@@ -26,7 +26,7 @@ PRELOADS: Final[dict[str, tuple[str, ...]]] = {
     "asking": ("--preload", "bench.gpu_checks.cuda_query_on_import"),
 }
 PATIENCE_SECONDS: Final = 60.0
-ZYGOTE_WAITS_SECONDS: Final = 8.0
+FORK_SERVER_WAIT_SECONDS: Final = 8.0
 """Longest wait for a ready fork server. Without one, the next worker starts as a new process.
 
 Where the kernel does not show in what a process waits (gVisor), the whole time passes.
@@ -51,7 +51,7 @@ def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
     script = Path(__file__).with_name("fork_script.py")
     command = [*LAUNCH, *ALONE, "--max-restarts", "1000", *flags, str(script), bench.device]
     results: list[dict[str, Any]] = []
-    with Running(command, DDP_ZYGOTE="0.1") as running:
+    with Running(command, DDP_FORK_SERVER="0.1") as running:
         for number in range(1 + KILLS):
             match = running.wait_for(rf'^{{"worker": .*"generation": {number + 1},.*', bench.bounded(PATIENCE_SECONDS))
             if match is None:
@@ -59,7 +59,7 @@ def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
             results.append(json.loads(match[0]))
             if number == KILLS:
                 break
-            _await_fork_server(running, bench.bounded(ZYGOTE_WAITS_SECONDS))
+            _await_fork_server(running, bench.bounded(FORK_SERVER_WAIT_SECONDS))
             os.kill(results[-1]["worker"], signal.SIGKILL)
     return results
 

@@ -84,7 +84,7 @@ class Launch:
     """A launcher, with its output lines and their times."""
 
     def __init__(self, command: list[str], trouble: Path) -> None:
-        environment = {**os.environ, "TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
+        environment = {**os.environ, "TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_FORK_SERVER": "1"}
         self._trouble = trouble
         self._process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -191,7 +191,7 @@ def submitted() -> Iterator[Launch]:
         stack.callback(os.environ.pop, "XDG_STATE_HOME")
         trouble = Path(place) / "trouble"
         trouble.mkdir()
-        variables = {"TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
+        variables = {"TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_FORK_SERVER": "1"}
         flags = ["--nproc", str(NPROC), "--max-restarts", "10000", "--preflight", "off", "--follow"]
         flags += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         stack.callback(subprocess.run, [*plugin, "delete", JOB, "--local", "--yes"], capture_output=True, check=False)

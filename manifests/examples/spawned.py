@@ -12,7 +12,7 @@ def work(rank: int, ranks: int, epochs: int) -> None:
     """One rank; the launcher counts this whole script as one."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     # The launcher's line to its one worker, and where that one marks what it does, are not for several.
-    for name in ("DDP_CHANNEL", "DDP_PULSE"):
+    for name in ("DDP_CHANNEL", "DDP_HEARTBEAT"):
         os.environ.pop(name, None)
     summary = run(Config(task="digits", epochs=epochs)).summary
     if rank == 0:

@@ -15,7 +15,7 @@ import pytest
 
 from bench.drivers.node_access import NODE_COMMAND, NodeAccess, node_command, without
 from ddp_trainer.common.constants import Env, Role
-from ddp_trainer.launch.config import ZYGOTE_DELAY_SECONDS
+from ddp_trainer.launch.config import FORK_SERVER_DELAY_SECONDS
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need
 
@@ -50,7 +50,7 @@ class Job:
 
     def submit(self, engine: str, nnodes: str, *more: str) -> None:
         flags = ("--name", NAME, "--image", self.space.image, "--engine", engine, "--nnodes", nnodes, *more, *SIZE)
-        forks = ("--env", f"{Env.ZYGOTE}={ZYGOTE_DELAY_SECONDS:g}") if engine == WITH_FORK_SERVER else ()
+        forks = ("--env", f"{Env.FORK_SERVER}={FORK_SERVER_DELAY_SECONDS:g}") if engine == WITH_FORK_SERVER else ()
         self.space.ddp("submit", *flags, *forks, *TRAIN).ok()
 
     def wait(self, goal: str) -> None:

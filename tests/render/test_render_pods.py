@@ -78,7 +78,7 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert found[Env.GRACE_SECONDS] == "30"
     assert (found[Env.SHARE_STORE_OFF], found[Env.RESTART_IN_PLACE]) == ("1", "1")
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
-    of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
+    of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.HEARTBEAT, Env.MOMENTS, Env.NODES}
     of_options = {Env.PARALLEL, Env.COMPILE_CACHE, Env.TORCHRUN_SHIM, Env.PACKAGES, Env.REQUIREMENTS}  # of keys
     others = of_metrics | of_a_group | (SWITCHES - {Env.RESTART_IN_PLACE}) | of_options
     of_train_jobs = {Env.LAUNCH_FLAGS}  # set by a runtime of the platform

@@ -1,6 +1,6 @@
 """Defaults of a user under which no fork server starts beside workers, where it would import torch once more.
 
-A test whose job needs one sets ``--env DDP_ZYGOTE=5``.
+A test whose job needs one sets ``--env DDP_FORK_SERVER=5``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_LATER = "86400"
 def configure(folder: Path) -> None:
     """Write the defaults to a directory that serves as XDG_CONFIG_HOME."""
     (folder / "kubectl-ddp").mkdir(parents=True)
-    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.ZYGOTE}: "{NOT_LATER}"\n')
+    (folder / "kubectl-ddp" / "config.yaml").write_text(f'env.{Env.FORK_SERVER}: "{NOT_LATER}"\n')
 
 
 @pytest.fixture(autouse=True, scope="module")

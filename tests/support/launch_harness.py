@@ -49,14 +49,14 @@ say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTART
 class Running:
     """One process and its output so far.
 
-    Unless a test sets ``DDP_ZYGOTE``, a launcher starts its fork server before its workers or never.
+    Unless a test sets ``DDP_FORK_SERVER``, a launcher starts its fork server before its workers or never.
     """
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
         self.process = subprocess.Popen(
             command,
-            env={**clean, Env.ZYGOTE: NOT_LATER, **(env or {})},
+            env={**clean, Env.FORK_SERVER: NOT_LATER, **(env or {})},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ def node(job: Job, place: int) -> Command:
     """Return the agent."""
     folder = job.folder / f"run-{place}"
     folder.mkdir(exist_ok=True)
-    fast: dict[str, str] = {Env.HANG_FLOOR: "2", Env.ZYGOTE: "2"} if job.fast else {}
+    fast: dict[str, str] = {Env.HANG_FLOOR: "2", Env.FORK_SERVER: "2"} if job.fast else {}
     return Command(
         (
             *(sys.executable, "-m", "ddp_trainer", "launch", "--nnodes=1:2", "--nproc-per-node=1"),
@@ -45,6 +45,6 @@ PEER = Peer(
     node=node,
     services=services,
     beside="store",
-    settings="`DDP_ON_HANG=act`, `DDP_HANG_FLOOR=2`, `DDP_ZYGOTE=2`",
+    settings="`DDP_ON_HANG=act`, `DDP_HANG_FLOOR=2`, `DDP_FORK_SERVER=2`",
     source="launcher.md",
 )

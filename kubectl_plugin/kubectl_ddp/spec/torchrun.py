@@ -20,7 +20,7 @@ SWITCHES: Final = frozenset(
         Env.SURVIVE_ON_NCCL,
         Env.LAST_SCRAPE,
         Env.RESTART_IN_PLACE,
-        Env.ZYGOTE,
+        Env.FORK_SERVER,
         Env.LINT_IGNORE,
         Env.METRICS_HOOKS,
     }

@@ -26,7 +26,9 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
     place: Place, typed: Typed, tmp_path: Path
 ) -> None:
     variables = {"TROUBLE": tmp_path, "PYTHONPATH": HANGING.parent, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12"}
-    flags = [word for name, value in {**variables, "DDP_ZYGOTE": "1"}.items() for word in ("--env", f"{name}={value}")]
+    flags = [
+        word for name, value in {**variables, "DDP_FORK_SERVER": "1"}.items() for word in ("--env", f"{name}={value}")
+    ]
     size = ["--nproc", "2", "--max-restarts", "3", "--preflight", "off"]
     assert typed("submit", "--local", str(HANGING), "--name", "digits", *size, *flags).returncode == 0
     seen_in_log(place, "ready: ")

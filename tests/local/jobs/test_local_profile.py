@@ -67,12 +67,12 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
     assert typed("profile", "digits", "--steps", "0").returncode == 2
 
     # It hangs: the first one waits for a step, and the second one gets an error about that.
-    command = "tr '\\0' '\\n' </proc/$RANK_PID/environ | sed -n 's/^DDP_PULSE=//p'"
-    pulse = Path(typed("exec", "digits", "--", "sh", "-c", command).stdout.strip())
-    assert pulse.exists()
+    command = "tr '\\0' '\\n' </proc/$RANK_PID/environ | sed -n 's/^DDP_HEARTBEAT=//p'"
+    page = Path(typed("exec", "digits", "--", "sh", "-c", command).stdout.strip())
+    assert page.exists()
     Path(typed.environ["DDP_TEST_HOLD"]).touch()
     waiting = typed.open("profile", "digits", "--timeout", "4s", "-O", str(tmp_path / "never"))
-    while not pulse.with_name(f"{pulse.name}.profile.json").exists():
+    while not page.with_name(f"{page.name}.profile.json").exists():
         assert waiting.poll() is None, waiting.communicate()
     second = typed("profile", "digits", "--timeout", "1s", "-O", str(tmp_path / "never"))
     assert (second.returncode, "Another profile of this rank is running." in second.stderr) == (1, True), second.stderr

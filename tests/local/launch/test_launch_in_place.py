@@ -75,7 +75,7 @@ def with_fork_server(stage: Stage, tmp_path: Path) -> tuple[Running, str]:
     (tmp_path / "libtorch.so").write_text("code")
     (tmp_path / "torch.py").write_text(TORCH)
     stage.store("--run-id", "run")
-    env = {"PYTHONPATH": str(tmp_path), "DDP_ZYGOTE": "0.02"}
+    env = {"PYTHONPATH": str(tmp_path), "DDP_FORK_SERVER": "0.02"}
     parent, files = pod(stage, 0, "--nnodes=1", stage.script(MAPPED + LOOP), stage.done(), restarts=3, **env)
     parent.line("generation=1 is_forked=False")
     return parent, files[Env.RUN_DIR]

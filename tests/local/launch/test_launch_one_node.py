@@ -320,7 +320,7 @@ def test_a_launcher_that_a_script_starts_does_not_take_the_flags_of_its_own(stag
 def test_a_script_that_is_edited_while_it_runs_is_named_when_workers_start_again(stage: Stage) -> None:
     text = "import os, time\nos.write(1, f'pid={os.getpid()}\\n'.encode())\ntime.sleep(600)"
     script = stage.script(text)
-    run = stage.launch("--max-restarts", "2", script, DDP_ZYGOTE="0")
+    run = stage.launch("--max-restarts", "2", script, DDP_FORK_SERVER="0")
     first = int(run.line(r"pid=(\d+)")[1])
     seen = len(run.lines)
     os.kill(first, signal.SIGKILL)

@@ -16,7 +16,7 @@ from tests.local.workloads import train_bits, train_half_evaluated, train_reform
 from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
 from tests.support.launch_harness import Running, Stage, is_alive, stage_of, wait_until
 
-QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_ZYGOTE": "0.5"}
+QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_FORK_SERVER": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
 TRAINER = (
     *("-m", "ddp_trainer", "train", "--task", f"{train_reformed.__name__}:SlowDigits", "--level", "exact"),

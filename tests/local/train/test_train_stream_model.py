@@ -60,7 +60,7 @@ def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tup
         *("--nproc-per-node", str(LAYOUTS[layout][0]), "--max-restarts", "100000"),
         *("-m", train_on_stream_model.__name__, "--log-json", *flags_of(layout, log, steps), *flags),
         **variables_of(layout, log, kills),
-        DDP_ZYGOTE="0.5",
+        DDP_FORK_SERVER="0.5",
     )
     return run, log
 

@@ -85,10 +85,10 @@ class Env(StrEnum):
     ``ddp_trainer.launch.resident_parent``. Unset or ``0``: a crash of the launcher ends the container."""
     PARENT_LINK = "DDP_PARENT_LINK"
     """Sockets that a fork server passes to the launcher it starts: :mod:`ddp_trainer.launch.host.parent_link`."""
-    ZYGOTE = "DDP_ZYGOTE"
+    FORK_SERVER = "DDP_FORK_SERVER"
     """Seconds between a start of workers and the start of the fork server from which later workers are forked; 0 for no
     fork server."""
-    PULSE = "DDP_PULSE"
+    HEARTBEAT = "DDP_HEARTBEAT"
     """Heartbeat page: the file in which one worker marks its section; set by the launcher for each of its workers."""
     LINT_IGNORE = "DDP_LINT_IGNORE"
     """Rules of :mod:`ddp_trainer.common.lint` to leave out, separated by commas, or ``all``."""

@@ -135,7 +135,7 @@ def _setup(
     plan: Plan,
     environ: Mapping[str, str],
     log_dir: Path,
-    pulse_dir: Path,
+    heartbeat_dir: Path,
     recorder: AgentRecorder,
     previous_launcher: PreviousLauncher,
 ) -> AgentConfig:
@@ -168,7 +168,7 @@ def _setup(
         fork_server_delay=config.fork_server_delay_of(environ),
         care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
-        pulse_dir=pulse_dir,
+        heartbeat_dir=heartbeat_dir,
         previous_launcher=previous_launcher,
         fixed_port=plan.fixed_port,
         # Alone, or in a static launch, workers need not wait for a place.

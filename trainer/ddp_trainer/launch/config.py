@@ -36,7 +36,7 @@ from ddp_trainer.process.gpu_devices import visible_gpus
 GRACE_MARGIN_SECONDS: Final = 5.0
 """Seconds of the pod's grace period that are reserved for the launcher's own report."""
 
-ZYGOTE_DELAY_SECONDS: Final = 5.0
+FORK_SERVER_DELAY_SECONDS: Final = 5.0
 """Seconds from the start of workers to the fork server. By then workers have finished their imports and are not
 slowed.
 """
@@ -321,7 +321,7 @@ def preload_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Seq
     Raises:
         LaunchError: The variable for the fork server's delay is invalid.
     """
-    if arguments.no_zygote or not fork_server_delay_of(environ):
+    if arguments.no_fork_server or not fork_server_delay_of(environ):
         return None
     names = [name.strip() for name in arguments.preload.split(",") if name.strip()]
     of_trainer = _TRAINER_MODULES if arguments.training_script == TRAINER else ()
@@ -358,9 +358,9 @@ def fork_server_delay_of(environ: Mapping[str, str]) -> float:
     Raises:
         LaunchError: The variable is neither 0 nor a number of seconds.
     """
-    text = environ.get(Env.ZYGOTE, "") or str(ZYGOTE_DELAY_SECONDS)
+    text = environ.get(Env.FORK_SERVER, "") or str(FORK_SERVER_DELAY_SECONDS)
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-        raise LaunchError(f"{Env.ZYGOTE}={text!r} is neither 0, for no zygote, nor a number of seconds.")
+        raise LaunchError(f"{Env.FORK_SERVER}={text!r} is neither 0, for no fork server, nor a number of seconds.")
     return float(text)
 
 

@@ -168,7 +168,7 @@ EXTENSIONS: Final = (
     Flag("--on-hang", "", f"action on a rank that hangs: off, warn or act; or ${Env.ON_HANG}"),
     Flag("--hang-floor", "", f"minimum seconds until a rank counts as hung (first steps: 1800); or ${Env.HANG_FLOOR}"),
     Flag("--no-lint", None, f"do not check the environment variables; or ${Env.LINT_IGNORE}=all", None),
-    Flag("--no-zygote", None, "start workers without the fork server, which has torch imported", None),
+    Flag("--no-fork-server", None, "start workers without the fork server, which has torch imported", None),
 )
 
 ALL: Final = TORCHRUN + LEGACY + EXTENSIONS

@@ -16,9 +16,9 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-VARIABLE: Final = "DDP_PULSE"
+VARIABLE: Final = "DDP_HEARTBEAT"
 """Environment variable with the path of a worker's page. :mod:`ddp_trainer.common.constants` has it as
-``Env.PULSE``."""
+``Env.HEARTBEAT``."""
 
 BYTES: Final = 4096
 MAGIC: Final = 20260701.0

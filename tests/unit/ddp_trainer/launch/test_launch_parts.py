@@ -268,16 +268,16 @@ class TestSettings:
             (["x.py"], {}, []),
             (["--preload", "a, b", "x.py"], {}, ["a", "b"]),
             (["-m", "ddp_trainer", "train"], {}, ["ddp_trainer.train.cli", "ddp_trainer.train.trainer"]),
-            (["--no-zygote", "x.py"], {}, None),
-            (["x.py"], {"DDP_ZYGOTE": "0"}, None),
+            (["--no-fork-server", "x.py"], {}, None),
+            (["x.py"], {"DDP_FORK_SERVER": "0"}, None),
         ],
     )
     def test_a_fork_server_imports_its_list(
         self, flags: list[str], environ: dict[str, str], modules: list[str] | None
     ) -> None:
         assert settings.preload_of(parse(flags, {}), environ) == modules
-        with pytest.raises(LaunchError, match="DDP_ZYGOTE='yes'"):
-            settings.fork_server_delay_of({"DDP_ZYGOTE": "yes"})
+        with pytest.raises(LaunchError, match="DDP_FORK_SERVER='yes'"):
+            settings.fork_server_delay_of({"DDP_FORK_SERVER": "yes"})
 
 
 class TestLines:

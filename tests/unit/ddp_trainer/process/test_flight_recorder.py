@@ -70,7 +70,7 @@ def test_a_torch_without_nccl2_that_answers_for_gloo_twice_is_read_once() -> Non
 def test_a_look_has_the_positions_of_groups_by_names_that_all_ranks_share(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1), 5: (9, 9)}, entry(3), entry(1, "nccl:all_gather", group=4))
     status = RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
-    watch: Any = SimpleNamespace(page=tmp_path / "rank-0.pulse")
+    watch: Any = SimpleNamespace(page=tmp_path / "rank-0.page")
     with recorder_at(tmp_path / "rank-0.sock", {"dump_nccl_trace_json": body}):
         found = recorded_by_torch(watch, status)
     first, second = found.positions

@@ -178,7 +178,7 @@ class Agent:
     def _build_guard(self) -> HangGuard:
         return HangGuard(
             policy=self._setup.hangs,
-            folder=self._setup.pulse_dir,
+            folder=self._setup.heartbeat_dir,
             node=self._core.node.name,
             send=self._link.send,
             kill=self._kill,
@@ -200,7 +200,7 @@ class Agent:
             environment=environment,
             fork_server=fork_server,
             exited=self._on_worker_exit,
-            pulse_of=self._guard.prepare,
+            heartbeat_of=self._guard.prepare,
             on_message=self._on_worker_message,
         )
 
@@ -255,7 +255,7 @@ class Agent:
 
     def _import_as_members(self, modules: Sequence[str]) -> None:
         """Import, before this node joins, what workers of the group have imported."""
-        file = self._setup.pulse_dir / "imports"
+        file = self._setup.heartbeat_dir / "imports"
         with contextlib.suppress(OSError):
             file.write_text("\n".join(modules))
             self._starting.start_fork_server(file)

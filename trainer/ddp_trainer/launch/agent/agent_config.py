@@ -39,7 +39,7 @@ class AgentConfig:
     care: PreflightPolicy
     """Effect of a preflight on the start of the first workers."""
     hangs: HangPolicy
-    pulse_dir: Path
+    heartbeat_dir: Path
     previous_launcher: PreviousLauncher
     """Launcher that ran before in this pod."""
     fixed_port: int = 0

@@ -149,7 +149,7 @@ class GpuProbes:
             asyncio.get_running_loop().call_soon(self.ended, "")
 
     def _start_one(self, device: str) -> None:
-        output = self.setup.pulse_dir / f"gpu-probe-{device}.txt"
+        output = self.setup.heartbeat_dir / f"gpu-probe-{device}.txt"
         environment = environment_of(device, self.environment)
         with contextlib.suppress(OSError):
             with output.open("wb") as stdout:

@@ -97,7 +97,7 @@ class HangGuard:
         """Create an empty heartbeat page for a worker that is about to start, and return its path; empty if it is not
         watched.
         """
-        path = str(self.folder / f"rank-{local_rank}.pulse")
+        path = str(self.folder / f"rank-{local_rank}.page")
         if self.policy.on_hang is OnHang.OFF:
             return ""
         try:
@@ -111,7 +111,7 @@ class HangGuard:
 
     def imports(self) -> Path | None:
         """Return a file with the names of the modules that a worker has imported; None if there is none."""
-        left = sorted(self.folder.glob(f"rank-*.pulse{heartbeat_page.IMPORTS}"))
+        left = sorted(self.folder.glob(f"rank-*.page{heartbeat_page.IMPORTS}"))
         return left[0] if left else None
 
     def begin(self, generation: Assignment, first_rank: int, pids: Mapping[int, int], folder: Path) -> None:
@@ -132,7 +132,7 @@ class HangGuard:
         now = time.monotonic()
         for local_rank, pid in pids.items():
             with contextlib.suppress(OSError, ValueError):
-                page = self.folder / f"rank-{local_rank}.pulse"
+                page = self.folder / f"rank-{local_rank}.page"
                 self._watches[local_rank] = RankWatch(
                     rank=first_rank + local_rank,
                     local_rank=local_rank,

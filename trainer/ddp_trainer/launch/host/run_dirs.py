@@ -1,7 +1,7 @@
-"""Folders of a launcher: logs and error files, and the metrics files and pulses of its workers.
+"""Folders of a launcher: logs and error files, and the metrics files and heartbeat pages of its workers.
 
-:func:`prepare_run_dirs` is the entry point. Metrics files and pulses belong to one launcher at a time, because two
-launchers in one folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends
+:func:`prepare_run_dirs` is the entry point. Metrics files and heartbeat pages belong to one launcher at a time, because
+two launchers in one folder would report a job that does not exist. A launcher therefore locks the folder. The lock ends
 with the process. If the folder is locked or not writable, the launcher uses its own folder and prints a sentence.
 Training and metrics continue.
 """
@@ -26,7 +26,7 @@ PREFIX: Final = "ddp_launch_"
 LOCK: Final = "launcher.lock"
 """Lock file in the folder of metrics files. It contains the process id of the launcher that holds it."""
 ROOM_BYTES: Final = 16384
-"""Space for each process of a pod, in bytes: a metrics file, a pulse, and the old file while one is replaced."""
+"""Bytes for each process of a pod: a metrics file, a heartbeat page, and the old file while one is replaced."""
 
 
 class DirectoryLocked(OSError):

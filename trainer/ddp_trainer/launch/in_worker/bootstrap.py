@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 OWN_FILES = {__file__, "<frozen runpy>"}
 """Files whose frames are removed from the user's tracebacks."""
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs 10 ms
-WATCHERS = {"DDP_PULSE": "heartbeat.py", "DDP_METRICS_DIR": "../../metrics/record/autolog_import.py"}
+WATCHERS = {"DDP_HEARTBEAT": "heartbeat.py", "DDP_METRICS_DIR": "../../metrics/record/autolog_import.py"}
 """Environment variable → file of this package that watches the script's imports if the variable is set."""
 C10D = "torch.distributed.distributed_c10d"
 

@@ -1,5 +1,4 @@
-"""Process of the fork server (zygote): it imports torch once and becomes a worker by forking, so that a restart does
-not import again.
+"""Process of the fork server: it imports torch once and becomes a worker by forking, so a restart imports nothing.
 
 ``python fork_server_process.py AGENT_PID SOCKET_FD[,PARENT_FD] MODULES [FILE]``
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
     from collections.abc import Callable
     from typing import Any
 
-PULSE_VARIABLE = "DDP_PULSE"
+HEARTBEAT_VARIABLE = "DDP_HEARTBEAT"
 C10D = "torch.distributed.distributed_c10d"
 IMPORTS_STABLE_SECONDS = 2.0
 """Seconds without an import, in a group, to the list of imports. By then a script has built its model, wrapped it and
@@ -39,7 +39,7 @@ STACK_SIGNAL_BELOW_LAST = 7
 
 def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """Watch for a process group, if the launcher has set a heartbeat page."""
-    if path := os.environ.get(PULSE_VARIABLE):
+    if path := os.environ.get(HEARTBEAT_VARIABLE):
         register_stack_signal(path)
         when_imported(C10D, begin)
 
@@ -58,7 +58,7 @@ def begin(c10d: Any) -> None:
     """Watch torch's process groups, and accept requests for traces. Called after the import of torch.distributed."""
     track_default_group(c10d)
     try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
-        load("ondemand_profiler.py").listen(os.environ[PULSE_VARIABLE])
+        load("ondemand_profiler.py").listen(os.environ[HEARTBEAT_VARIABLE])
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 
@@ -72,7 +72,7 @@ def track_default_group(c10d: Any) -> Heartbeat | None:
     inner = getattr(c10d, "_update_default_pg", None)
     if inner is None:
         return None
-    beat = Heartbeat(c10d, os.environ[PULSE_VARIABLE])
+    beat = Heartbeat(c10d, os.environ[HEARTBEAT_VARIABLE])
     beat.mark_import()
 
     def update(group: Any) -> None:

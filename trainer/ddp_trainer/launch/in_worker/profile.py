@@ -100,7 +100,7 @@ def heartbeat_page(process: Path, local_rank: int) -> str:
 
     The environment in ``/proc`` does not have it: that of a forked worker is the fork server's.
     """
-    suffix = f"/rank-{local_rank}.pulse{STACKS_BEFORE}"
+    suffix = f"/rank-{local_rank}.page{STACKS_BEFORE}"
     for descriptor in (process / "fd").iterdir():
         with contextlib.suppress(OSError):  # it was closed just now
             path = str(descriptor.readlink())

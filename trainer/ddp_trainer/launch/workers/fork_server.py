@@ -1,4 +1,4 @@
-"""Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
+"""Agent's side of the fork server: :class:`ForkServer` starts its process and has it fork workers.
 
 For a program that begins with the import of torch (:func:`imports_torch_first`), and for several workers of the
 reference trainer, it starts with the launcher, and the first workers are forked too: each module is imported once in a

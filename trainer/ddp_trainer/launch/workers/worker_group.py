@@ -215,7 +215,7 @@ class Workers:
     """Called with a local rank and a return code, negative for a signal."""
     on_message: Callable[[int, Message], None]
     """Called with a local rank and a message of its worker."""
-    pulse_of: Callable[[int], str] = lambda _: ""
+    heartbeat_of: Callable[[int], str] = lambda _: ""
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
     :mod:`ddp_trainer.launch.hang.watchdog`.
     """
@@ -381,8 +381,8 @@ class Workers:
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
         worker = _Worker(folder=folder, rank=rank)
-        if page := self.pulse_of(local_rank):
-            environment = {**environment, Env.PULSE: page}
+        if page := self.heartbeat_of(local_rank):
+            environment = {**environment, Env.HEARTBEAT: page}
         with ExitStack() as stack:
             out, err = (self._sink(worker, local_rank, rank, stream, folder, stack) for stream in (Std.OUT, Std.ERR))
             ended = partial(self._ended, local_rank)

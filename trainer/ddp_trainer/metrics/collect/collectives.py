@@ -95,6 +95,6 @@ class Collectives:
 
     def _heartbeat_cells(self, local_rank: int) -> memoryview[float] | None:
         try:
-            return heartbeat_page.open_page(str(self.directory / f"rank-{local_rank}.pulse"))
+            return heartbeat_page.open_page(str(self.directory / f"rank-{local_rank}.page"))
         except (OSError, ValueError):
             return None

@@ -19,7 +19,7 @@ from typing import Final
 
 from ddp_trainer.train.config.goodput_account import SIZE, Account
 
-FILE: Final = "ODOMETER"
+FILE: Final = "PROGRESS"
 _RECORD: Final = struct.Struct("<8sIIq")
 """Header: magic, run identity, checksum of the rest of the record, record number. The content follows."""
 _SEALED: Final = struct.Struct("<Iq")

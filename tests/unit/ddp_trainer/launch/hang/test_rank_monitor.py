@@ -27,7 +27,7 @@ class Rank:
 
     def __init__(self, folder: Path, *, has_group: bool = True) -> None:
         self.now = 100.0
-        path = str(folder / "rank-0.pulse")
+        path = str(folder / "rank-0.page")
         heartbeat_page.create(path)
         self.cells = heartbeat_page.open_page(path)
         self.cells[heartbeat_page.HAS_GROUP] = float(has_group)

@@ -17,8 +17,8 @@ OVER = "ddp_collective_last_completed_sequence{default}"
 
 @pytest.fixture
 def cells(tmp_path: Path) -> memoryview[float]:
-    heartbeat_page.create(str(tmp_path / "rank-0.pulse"))
-    cells = heartbeat_page.open_page(str(tmp_path / "rank-0.pulse"))
+    heartbeat_page.create(str(tmp_path / "rank-0.page"))
+    cells = heartbeat_page.open_page(str(tmp_path / "rank-0.page"))
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE], cells[heartbeat_page.BEAT] = 1.0, 7.0, 100.0
     return cells
 

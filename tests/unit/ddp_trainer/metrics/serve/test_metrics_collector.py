@@ -68,7 +68,7 @@ def pod(directory: Path, *ranks: int) -> None:
 
 def in_group(directory: Path, local: int) -> None:
     """Write the heartbeat page of a rank that has begun seven collectives."""
-    path = str(directory / f"rank-{local}.pulse")
+    path = str(directory / f"rank-{local}.page")
     heartbeat_page.create(path)
     cells = heartbeat_page.open_page(path)
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.SEQUENCE] = 1.0, 7.0
@@ -80,7 +80,7 @@ def collectives(directory: Path) -> Collectives:
     gathered = Collectives(directory)
     answers = {"fr_trace_json": record({0: (7, 6)}, entry(7))}
     with contextlib.ExitStack() as stack:
-        for path in directory.glob("*.pulse"):
+        for path in directory.glob("*.page"):
             stack.enter_context(recorder_at(recorder_socket_path(path), answers))
         gathered.query_due_ranks()
     for path in directory.glob("*.sock"):

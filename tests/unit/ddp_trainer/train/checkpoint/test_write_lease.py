@@ -192,5 +192,5 @@ def test_a_file_that_cannot_be_read_is_one_sentence(file: Path) -> None:
     assert sentence.startswith(f"{file} cannot be read (Is a directory): ")
 
 
-def test_the_odometer_of_another_run_reads_zero(file: Path) -> None:
+def test_the_progress_file_of_another_run_reads_zero(file: Path) -> None:
     assert ProgressFile(file.parent, "another").read() == RunProgress()

@@ -207,7 +207,7 @@ def test_a_checkpoint_alone_brings_the_account_back(tmp_path: Path) -> None:
     job = started(tmp_path)
     job.train(0.25, 10.0, saves=0.5)
     before = job.now - 0.5
-    (tmp_path / "ODOMETER").unlink()
+    (tmp_path / "PROGRESS").unlink()
     job.lose_pod(60.0)
     spent = dict(zip(JobTime, job.recorder.seconds, strict=True))
     assert sum(spent.values()) == pytest.approx(job.now - FIRST)
@@ -215,7 +215,7 @@ def test_a_checkpoint_alone_brings_the_account_back(tmp_path: Path) -> None:
     assert spent[JobTime.SCHEDULING] == pytest.approx(job.launched - before)
 
 
-def test_a_damaged_odometer_loses_neither_time_nor_steps_that_a_checkpoint_knows_of(tmp_path: Path) -> None:
+def test_a_damaged_progress_file_loses_neither_time_nor_steps_that_a_checkpoint_knows_of(tmp_path: Path) -> None:
     job = started(tmp_path)
     job.train(0.25, 10.0, saves=0.5)
     job.train(0.25, 5.0)
@@ -223,7 +223,7 @@ def test_a_damaged_odometer_loses_neither_time_nor_steps_that_a_checkpoint_knows
     assert job.recorder.lost_steps == 1
     job.train(0.25, 10.0, saves=0.5)
     before = job.recorder.lost_seconds
-    (tmp_path / "ODOMETER").write_bytes(b"torn")
+    (tmp_path / "PROGRESS").write_bytes(b"torn")
     job.lose_pod(60.0)
     job.train(0.25, 1.0)
     job.train(0.25, 1.0)

@@ -1,4 +1,4 @@
-"""Restarts by fork: a worker that comes from the zygote is like one that Python started, only sooner."""
+"""Restarts by fork: a worker that comes from the fork server is like one that Python started, only sooner."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ def told(run: Running, generation: int) -> dict:
 
 def start(stage: Stage, body: str, *flags: str, **env: str) -> Running:
     script = stage.script(SCRIPT.replace("BODY", body))
-    return stage.launch("--max-restarts", "1000", *flags, script, "argument", DDP_ZYGOTE="0.1", **env)
+    return stage.launch("--max-restarts", "1000", *flags, script, "argument", DDP_FORK_SERVER="0.1", **env)
 
 
 def forked(run: Running) -> tuple[dict, dict]:
-    """Kill workers until one comes from a zygote; the first worker of all, and that one."""
+    """Kill workers until one comes from a fork server; the first worker of all, and that one."""
     first = now = told(run, 1)
     while not now["is_forked"]:
-        # The zygote needs about as long as a worker to import torch; a kill before that only begins it again.
-        wait_until(lambda: fork_server_pids(run.pid) or not is_alive(run.pid), "no zygote was started")
-        wait_until(lambda: is_fork_server_ready(run.pid), "the zygote does not get ready")
+        # The fork server needs about as long as a worker to import torch; a kill before that only begins it again.
+        wait_until(lambda: fork_server_pids(run.pid) or not is_alive(run.pid), "no fork server was started")
+        wait_until(lambda: is_fork_server_ready(run.pid), "the fork server does not get ready")
         os.kill(now["pid"], signal.SIGKILL)
         now = told(run, now["generation"] + 1)
     return first, now
 
 
-def test_a_fork_looks_like_a_fresh_process_and_shares_no_random_numbers_until_its_zygote_is_killed(
+def test_a_fork_looks_like_a_fresh_process_and_shares_no_random_numbers_until_its_fork_server_is_killed(
     stage: Stage,
 ) -> None:
     run = start(stage, "time.sleep(600)", "--nproc-per-node", "2")
@@ -75,14 +75,14 @@ def test_a_fork_looks_like_a_fresh_process_and_shares_no_random_numbers_until_it
     draws = [fresh["draws"], *(json.loads(line)["draws"] for line in run.lines if again.match(line))]
     assert all(len(set(numbers)) == len(draws) for numbers in zip(*draws, strict=True))
 
-    (zygote,) = fork_server_pids(run.pid)
-    os.kill(zygote, signal.SIGKILL)
-    os.kill(fork["pid"], signal.SIGKILL)  # at once, before there is another zygote
+    (server,) = fork_server_pids(run.pid)
+    os.kill(server, signal.SIGKILL)
+    os.kill(fork["pid"], signal.SIGKILL)  # at once, before there is another fork server
     assert not told(run, fork["generation"] + 1)["is_forked"]
     left = fork_server_pids(run.pid)
     run.send(signal.SIGTERM)
     assert run.code() == 143
-    wait_until(lambda: not any(map(is_alive, left)), "a zygote outlived the run")
+    wait_until(lambda: not any(map(is_alive, left)), "a fork server outlived the run")
 
 
 def test_a_fork_can_do_what_a_fresh_process_can(stage: Stage, tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_fork_can_do_what_a_fresh_process_can(stage: Stage, tmp_path: Path) ->
 def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: Stage) -> None:
     stage.store()
     script = stage.script(SCRIPT.replace("BODY", "if not is_forked: time.sleep(600)"))
-    member = stage.agent(0, script, nnodes="1", DDP_ZYGOTE="0.1")
+    member = stage.agent(0, script, nnodes="1", DDP_FORK_SERVER="0.1")
     told(member, 1)
-    spare = stage.agent(1, script, nnodes="1", DDP_ZYGOTE="0.1")
+    spare = stage.agent(1, script, nnodes="1", DDP_FORK_SERVER="0.1")
     spare.line("the group is full, waiting as a spare")
-    wait_until(lambda: is_fork_server_ready(spare.pid), "the spare's zygote does not get ready")
+    wait_until(lambda: is_fork_server_ready(spare.pid), "the spare's fork server does not get ready")
     member.send(signal.SIGKILL)
     assert told(spare, 2)["is_forked"]
     assert spare.code() == 0
@@ -138,9 +138,9 @@ def test_a_script_that_begins_with_torch_is_imported_once_and_forked_before_a_gr
     script = stage.script(FIRST)
     # names that no test beside this one has
     names = [f"{stage.folder.name}-{index}" for index in (0, 1)]
-    member = stage.agent(0, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[0])
+    member = stage.agent(0, script, nnodes="1:2", DDP_FORK_SERVER="5", DDP_POD_NAME=names[0])
     member.line("generation 1 forked True")
-    newcomer = stage.agent(1, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[1])
+    newcomer = stage.agent(1, script, nnodes="1:2", DDP_FORK_SERVER="5", DDP_POD_NAME=names[1])
     forks = set()
     for run in (member, newcomer):
         run.line("ddp-launch: generation 2")
@@ -171,7 +171,7 @@ def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage)
     (stage.folder / "torch.py").write_text("import sys, time\nprint('importing', file=sys.stderr)\ntime.sleep(600)")
     run = stage.launch(
         stage.script(FIRST),
-        DDP_ZYGOTE="5",
+        DDP_FORK_SERVER="5",
         PYTHONPATH=os.pathsep.join([str(stage.folder), os.environ.get("PYTHONPATH", "")]),
     )
     run.line("importing")
@@ -182,24 +182,24 @@ def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage)
 def test_forks_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
     run = start(stage, "time.sleep(600)")
     _, fork = forked(run)
-    (zygote,) = fork_server_pids(run.pid)
+    (server,) = fork_server_pids(run.pid)
     run.send(signal.SIGKILL)
     run.code()
-    wait_until(lambda: not is_alive(fork["pid"]) and not is_alive(zygote), "something outlived its launcher")
+    wait_until(lambda: not is_alive(fork["pid"]) and not is_alive(server), "something outlived its launcher")
 
 
 def test_it_can_be_turned_off(stage: Stage) -> None:
     script = stage.script("import torch, time\nprint('runs', flush=True)\ntime.sleep(1)")
-    run = stage.launch("--no-zygote", script, DDP_ZYGOTE="0.01")
+    run = stage.launch("--no-fork-server", script, DDP_FORK_SERVER="0.01")
     run.line("^runs")
     assert fork_server_pids(run.pid) == []
     assert run.code() == 0
 
 
-def test_a_script_without_torch_pays_for_no_zygote(stage: Stage) -> None:
+def test_a_script_without_torch_pays_for_no_fork_server(stage: Stage) -> None:
     script = stage.script(
         "import time\nprint('runs', flush=True)\ntime.sleep(2)\nprint('still', flush=True)\ntime.sleep(9)"
     )
-    run = stage.launch(script, DDP_ZYGOTE="0.01")
+    run = stage.launch(script, DDP_FORK_SERVER="0.01")
     run.line("^still")
     assert fork_server_pids(run.pid) == []
