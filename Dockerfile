@@ -31,6 +31,7 @@ RUN --mount=type=cache,target=/var/cache/pip pip install --require-hashes --requ
 COPY pyproject.toml README.md LICENSE ./
 COPY ddp_collectives ddp_collectives
 COPY ddp_preflight ddp_preflight
+COPY ddp_report ddp_report
 COPY ddp_workloads ddp_workloads
 COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
@@ -74,7 +75,8 @@ FROM base AS project
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
  && pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl \
- && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/lib/python3*/site-packages/ddp_controller /opt/ddp/bin/kubectl* \
+ && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/lib/python3*/site-packages/ddp_report \
+        /opt/ddp/lib/python3*/site-packages/ddp_controller /opt/ddp/bin/kubectl* \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---

@@ -107,7 +107,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/mypy tests/scripts/client_job.py
 	@$(BIN)/mypy -m bench.measurements.peers -m bench.peers.page -p bench.peers.launches
 	@for platform in darwin win32; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
-		-p kubectl_ddp --exclude '/backends/local/|/top/(watch|terminal)\.py' || exit 1; done
+		-p kubectl_ddp -p ddp_report --exclude '/backends/local/|/top/(watch|terminal)\.py' || exit 1; done
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.references
 

@@ -20,6 +20,7 @@ PACKAGES: Final = {
     "ddp_trainer": ROOT / "trainer",
     "ddp_collectives": ROOT,
     "ddp_preflight": ROOT,
+    "ddp_report": ROOT,
     "ddp_workloads": ROOT,
     "kubectl_ddp": ROOT / "kubectl_plugin",
     "ddp_controller": ROOT / "kubectl_plugin",

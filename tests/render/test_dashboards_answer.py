@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ddp_report.prometheus import TimeRange, query_series
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests.render import dashboard_history as history
 from tests.support import prometheus_history
 from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions

@@ -48,8 +48,12 @@ def _refuse_proc(event: str, arguments: Sequence[Any]) -> None:
 
 def modules() -> list[str]:
     """Import every module that a cluster command may import, and return their names."""
-    package = importlib.import_module("kubectl_ddp")
-    found = [module.name for module in pkgutil.walk_packages(package.__path__, "kubectl_ddp.", onerror=_raise)]
+    packages = [importlib.import_module(name) for name in ("kubectl_ddp", "ddp_report")]
+    found = [
+        module.name
+        for package in packages
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=_raise)
+    ]
     wanted = [name for name in found if not name.startswith(SKIPPED)]
     for name in wanted:
         importlib.import_module(name)

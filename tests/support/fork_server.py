@@ -42,8 +42,8 @@ TRAINER: Final = (
     "ddp_trainer.train.parallel.pp.pp_state",
     "ddp_trainer.train.parallel.pipeline",
 )
-COMMAND_LINE: Final = ("kubectl_ddp.*",)
-"""All modules of the package."""
+COMMAND_LINE: Final = ("kubectl_ddp.*", "ddp_report.*")
+"""All modules of both packages."""
 ORDER_BYTES: Final = 1 << 17
 
 _starting = threading.Lock()

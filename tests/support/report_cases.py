@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from ddp_report.job_report import Report, report
+from ddp_report.series import POD, Series
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase
-from kubectl_ddp.report.job_report import Report, report
-from kubectl_ddp.report.series import POD, Series
 from kubectl_ddp.status.job_state import job_state
 from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, snapshot, terminated
 

@@ -14,6 +14,7 @@ PACKAGES: Final = (
     "trainer/ddp_trainer",
     "ddp_collectives",
     "ddp_preflight",
+    "ddp_report",
     "ddp_workloads",
     "kubectl_plugin/kubectl_ddp",
     "bench",

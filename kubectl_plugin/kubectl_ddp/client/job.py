@@ -182,8 +182,8 @@ class Job:
 
     def report(self, path: str | PathLike[str] | None = None) -> Path:
         """Write the HTML report of the job, and return its path (default: ``NAME.html``). Raises DdpError."""
-        from kubectl_ddp.report.html_report import render_html  # noqa: PLC0415 - imports Jinja
-        from kubectl_ddp.report.job_report import report_of, save_report  # noqa: PLC0415
+        from ddp_report.html_report import render_html  # noqa: PLC0415 - imports Jinja
+        from ddp_report.job_report import report_of, save_report  # noqa: PLC0415
 
         file = Path(f"{self.name}.html" if path is None else path)
         with self._location():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kubectl_ddp.report.job_report import report_of
+from ddp_report.job_report import report_of
 from tests.support.local_place import Place, Typed
 
 SCRIPT = """\

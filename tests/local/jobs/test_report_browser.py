@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.report.html_report import render_html
+from ddp_report.html_report import render_html
 from tests.support.browser import Tab, browser, program
 from tests.support.report_cases import a_job, a_killed_worker, a_report
 

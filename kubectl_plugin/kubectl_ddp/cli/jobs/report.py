@@ -153,8 +153,8 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     The page is one HTML file that needs no network and no server: send it on, print it, keep it. It is made of what the
     job has kept itself, while it runs and after its end, or with --from prometheus JOB URL of what that has scraped.
     """
-    from kubectl_ddp.report.html_report import render_html  # noqa: PLC0415
-    from kubectl_ddp.report.job_report import report_of  # noqa: PLC0415 - not needed for help and completion
+    from ddp_report.html_report import render_html  # noqa: PLC0415
+    from ddp_report.job_report import report_of  # noqa: PLC0415 - not needed for help and completion
 
     if source == PROMETHEUS and url is None and job is not None and "://" in job:
         job, url = None, job
@@ -179,8 +179,8 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
 
 
 def _compare(options: Options, job: str, other: str, path: str | None) -> None:
+    from ddp_report.comparison import comparison_table  # noqa: PLC0415
     from kubectl_ddp.cli.internal.output import style  # noqa: PLC0415 - not needed for a page
-    from kubectl_ddp.report.comparison import comparison_table  # noqa: PLC0415
 
     if path is not None:
         raise UsageError("Two jobs are compared as text, and -o names the file of a page.", hint="Leave -o out.")
@@ -189,7 +189,7 @@ def _compare(options: Options, job: str, other: str, path: str | None) -> None:
 
 
 def _write_report(text: str, path: Path, options: Options, *, opens: bool) -> None:
-    from kubectl_ddp.report.job_report import save_report  # noqa: PLC0415 - not needed for help and completion
+    from ddp_report.job_report import save_report  # noqa: PLC0415 - not needed for help and completion
 
     if str(path) == "-":
         sys.stdout.write(text)

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from ddp_report import series
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.pod_output import served
 from kubectl_ddp.backends.cluster.read.reflector import lines
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.hang import collector
-from kubectl_ddp.report import series
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import iter_samples, parse
 from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRejected, read_response

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from ddp_report.plot_data import build_plots
+from ddp_report.series import MOST_READINGS, POD, Series, read
+from ddp_report.time_series import Change, JobTimeSeries, Kind, summarize_series
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase
-from kubectl_ddp.report.plot_data import build_plots
-from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
-from kubectl_ddp.report.time_series import Change, JobTimeSeries, Kind, summarize_series
 from tests.support.report_cases import START, a_job, a_report, counter, times
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ddp_report.series import Series
+from ddp_report.story import summarize_run, worker_end
+from ddp_report.time_series import LOST, Change, JobTimeSeries, Kind, WorkerFailure, summarize_series
 from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.redacted_objects import redact_object
 from ddp_trainer.common.safe_text import clean_text
@@ -19,9 +22,6 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot, main_container
 from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.observe.scrape import observe
-from kubectl_ddp.report.series import Series
-from kubectl_ddp.report.story import summarize_run, worker_end
-from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, WorkerFailure, summarize_series
 from kubectl_ddp.status.describe import values_text
 from kubectl_ddp.status.job_progress import EarlierPods
 from kubectl_ddp.status.job_state import FirstError, JobState
@@ -31,7 +31,7 @@ from kubectl_ddp.status.timeline import history as happenings_of
 from kubectl_ddp.util.text_table import pluralize
 
 if TYPE_CHECKING:
-    from kubectl_ddp.report.series import Series
+    from ddp_report.series import Series
     from kubectl_ddp.status.job_state import JobState
 
 MOST_HAPPENINGS: Final = 200
@@ -279,10 +279,10 @@ def _series(
 ) -> tuple[list[Series], str]:
     """Return the series, and their origin as a sentence."""
     if url is None:
-        from kubectl_ddp.report.series import load_series  # noqa: PLC0415
+        from ddp_report.series import load_series  # noqa: PLC0415
 
         return load_series(backend, snapshot), "Numbers are those that the pods of the job have kept themselves."
-    from kubectl_ddp.report.prometheus import TimeRange, query_series, redact_url  # noqa: PLC0415
+    from ddp_report.prometheus import TimeRange, query_series, redact_url  # noqa: PLC0415
 
     start = state.created if state.created is not None else now - 86_400
     span = TimeRange(start=start, end=max(start + 1, min(now, (state.finished or now) + _MARGIN_SECONDS)))

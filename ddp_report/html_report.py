@@ -16,10 +16,10 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-from kubectl_ddp.report.draw import STOPS, clock, duration, format_number, since, time_ticks
-from kubectl_ddp.report.job_report import Report
-from kubectl_ddp.report.plot_data import GROUPS, SHAPES, STYLE_OF, Heatmap, Plot, build_plots, heatmap, mark_events
-from kubectl_ddp.report.time_series import LOST, RankHistory
+from ddp_report.draw import STOPS, clock, duration, format_number, since, time_ticks
+from ddp_report.job_report import Report
+from ddp_report.plot_data import GROUPS, SHAPES, STYLE_OF, Heatmap, Plot, build_plots, heatmap, mark_events
+from ddp_report.time_series import LOST, RankHistory
 from kubectl_ddp.status.describe import progress_text, resize_text, restarts_by_cause, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ddp_report import draw
+from ddp_report.draw import Tick, clock, duration, elapsed_text, format_number, scale_of, ticks
+from ddp_report.series import Timeline, Values, total
+from ddp_report.time_series import LOST, Change, JobTimeSeries, Kind, RankHistory
 from ddp_trainer.common.time_classes import JobTime, Phase
-from kubectl_ddp.report import draw
-from kubectl_ddp.report.draw import Tick, clock, duration, elapsed_text, format_number, scale_of, ticks
-from kubectl_ddp.report.series import Timeline, Values, total
-from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, RankHistory
 from kubectl_ddp.util.text_table import pluralize
 
 

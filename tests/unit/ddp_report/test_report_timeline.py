@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.report.series import Series, Timeline, build_timeline, growth
+from ddp_report.series import Series, Timeline, build_timeline, growth
 
 
 def counted(*readings: tuple[float, float | None]) -> Series:

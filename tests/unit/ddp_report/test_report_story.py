@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from ddp_report.html_report import render_html
+from ddp_report.plot_data import mark_events
+from ddp_report.series import POD, Series, Timeline
+from ddp_report.story import MOST_SENTENCES, summarize_run
+from ddp_report.time_series import Change, Kind
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.html_report import render_html
-from kubectl_ddp.report.plot_data import mark_events
-from kubectl_ddp.report.series import POD, Series, Timeline
-from kubectl_ddp.report.story import MOST_SENTENCES, summarize_run
-from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from ddp_report import prometheus
+from ddp_report.prometheus import TimeRange, query_series
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.report import prometheus
-from kubectl_ddp.report.prometheus import TimeRange, query_series
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
 

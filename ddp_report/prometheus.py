@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from ddp_report.series import POD, Series
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text, redact_text
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
-from kubectl_ddp.report.series import POD, Series
 from kubectl_ddp.util.concurrency import map_in_threads
 
 PATIENCE_SECONDS: Final = 30.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ddp_report.comparison import comparison_table
 from kubectl_ddp.observe.job_results import JobRecord
-from kubectl_ddp.report.comparison import comparison_table
 from kubectl_ddp.util.text_table import Style
 
 FLAGS = {"cpu": "1", "args": ["train", "--lr", "-0.1", "--fast"]}

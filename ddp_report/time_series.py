@@ -9,11 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.constants import RestartCause
-from ddp_trainer.common.metric_names import Metric, MetricLabel
-from ddp_trainer.common.safe_text import clean_text
-from ddp_trainer.common.time_classes import JobTime, Phase
-from kubectl_ddp.report.series import (
+from ddp_report.series import (
     POD,
     Series,
     Timeline,
@@ -24,6 +20,10 @@ from kubectl_ddp.report.series import (
     growth,
     merge_growth,
 )
+from ddp_trainer.common.constants import RestartCause
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.common.time_classes import JobTime, Phase
 from kubectl_ddp.status.job_progress import MOST_NAMES
 from kubectl_ddp.util.text_table import pluralize
 

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from ddp_report.draw import scale_of, ticks, time_ticks
+from ddp_report.html_report import render_html
+from ddp_report.plot_data import MOST_VALUE_PLOTS
+from ddp_report.series import POD, Series
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.draw import scale_of, ticks, time_ticks
-from kubectl_ddp.report.html_report import render_html
-from kubectl_ddp.report.plot_data import MOST_VALUE_PLOTS
-from kubectl_ddp.report.series import POD, Series
 from tests.support.report_cases import HOSTILE, START, a_job, a_report, times
 
 

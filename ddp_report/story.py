@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddp_report.draw import duration, elapsed_text
+from ddp_report.time_series import JobTimeSeries, Kind, WorkerFailure
 from ddp_trainer.common.constants import FailureReason
-from kubectl_ddp.report.draw import duration, elapsed_text
-from kubectl_ddp.report.time_series import JobTimeSeries, Kind, WorkerFailure
 from kubectl_ddp.status.job_state import FirstError, JobState, State
 from kubectl_ddp.status.termination_message import resize_count, restart_count
 from kubectl_ddp.util.text_table import pluralize
