@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +17,10 @@ import jinja2
 from markupsafe import Markup
 
 from ddp_report.draw import STOPS, clock, duration, format_number, since, time_ticks
-from ddp_report.job_report import Report
+from ddp_report.job_report import Report, report_of, save_report
 from ddp_report.plot_data import GROUPS, SHAPES, STYLE_OF, Heatmap, Plot, build_plots, heatmap, mark_events
 from ddp_report.time_series import LOST, RankHistory
+from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.status.describe import progress_text, resize_text, restarts_by_cause, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING
@@ -78,6 +79,11 @@ def render_html(report: Report) -> str:
     )
     made.filters |= {"clock": clock, "percent": _percent, "place": _place, "svg": Markup}
     return made.get_template("report.html.j2").render(_view(report))
+
+
+def write_report(backend: Backend, name: str, path: Path, warn: Callable[[str], None]) -> None:
+    """Write the page of a job to a file that only its owner can read. Raises DdpError."""
+    save_report(render_html(report_of(backend, name, warn=warn)), path)
 
 
 def _view(report: Report) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from ddp_trainer.launch.in_worker import profile
 from ddp_trainer.launch.rendezvous import store
 from ddp_trainer.metrics import aggregator
 from ddp_trainer.train.checkpoint import checkpoint_cli
+from kubectl_ddp.cli.group import load_command
 from kubectl_ddp.cli.internal.command import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.spec.fields import FILE_KEYS
@@ -59,17 +59,9 @@ _MARKED: Final = re.compile(r"((?<![\w-])--?[a-zA-Z][\w-]*|\$\{?\w+\}?(?:=\w+)?)
 
 
 @functools.cache
-def find_command(name: str) -> click.Command:
-    """Return the click command of this name."""
-    entry = COMMANDS[name]
-    found: click.Command = getattr(importlib.import_module(f"kubectl_ddp.cli.{entry.module}"), entry.attribute)
-    return found
-
-
-@functools.cache
 def visible_options(name: str) -> dict[str, click.Option]:
     """Visible options of a command, by their last name, as ``--nnodes``."""
-    found = (option for option in find_command(name).params if isinstance(option, click.Option))
+    found = (option for option in load_command(name).params if isinstance(option, click.Option))
     return {option.opts[-1]: option for option in found if not option.hidden and option.opts != ["--help-all"]}
 
 
@@ -123,7 +115,7 @@ def lines() -> Iterator[str]:
 
 
 def _command(name: str) -> Iterator[str]:
-    found = find_command(name)
+    found = load_command(name)
     yield from ("", f"### {name}", "")
     yield from _help(found.help or "")
     usage = " ".join(found.collect_usage_pieces(click.Context(found, info_name=name)))

@@ -98,7 +98,8 @@ def krew_manifest(archive: Path) -> dict[str, object]:
 def check_archive(archive: Path, room: Path) -> None:
     """Unpack the archive, and run it with nothing else on the path and a home that cannot be written.
 
-    Raises CannotRelease if it does not print its version, or a dry run of a job makes no Job.
+    Raises CannotRelease if it does not print its version, lacks the entry point of a command, or a dry run of a job
+    makes no Job.
     """
     with tarfile.open(archive) as tar:
         tar.extractall(room, filter="data")
@@ -107,5 +108,6 @@ def check_archive(archive: Path, room: Path) -> None:
     program = (sys.executable, "-I", room / "kubectl-ddp")
     if version() not in run_program(*program, "--version", environ=calm).split():
         raise CannotRelease(f"{archive.name} does not print the version {version()}.")
+    run_program(*program, "report", "--help", environ=calm)
     if "job.batch/" not in run_program(*program, *_JOB, cwd=room, environ=calm):
         raise CannotRelease(f"{archive.name} prints no Job in a dry run of submit.")

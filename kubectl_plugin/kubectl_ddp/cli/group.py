@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
+from kubectl_ddp.cli.registry import ADDED_COMMANDS, ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.entry_points import load_entry_point
 
 EPILOG = (
     "Flags follow the command, as with every kubectl plugin. 'get' is 'list', 'describe' is 'status', 'run' is "
@@ -26,13 +27,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        entry = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
-        if entry is None:
-            return None
-        command = getattr(importlib.import_module(f"kubectl_ddp.cli.{entry.module}"), entry.attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.module}.{entry.attribute} is not a click command")
-        return command
+        name = ALIASES.get(cmd_name, cmd_name)
+        return load_command(name) if name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -58,6 +54,18 @@ class LazyGroup(click.Group):
         for title, entries in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
+
+
+def load_command(name: str) -> click.Command:
+    """Import the command of this name. Raises DdpError if it is in a package that is not installed."""
+    entry = COMMANDS[name]
+    if entry.module is None:
+        command = load_entry_point(ADDED_COMMANDS, entry.attribute)
+    else:
+        command = getattr(importlib.import_module(f"kubectl_ddp.cli.{entry.module}"), entry.attribute)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"'{name}' is not a click command")
+    return command
 
 
 def root() -> click.Group:

@@ -11,13 +11,16 @@ from typing import Final
 class CommandEntry:
     """One command."""
 
-    module: str
-    """Module of the command in this package."""
+    module: str | None
+    """Module of the command in this package; None for a command of another package, which an entry point names."""
     attribute: str
-    """Name of the click command in the module."""
+    """Name of the click command in the module, or of the entry point."""
     help: str
     """One line of help, shown by ``--help`` and by completion."""
 
+
+ADDED_COMMANDS: Final = "kubectl_ddp.commands"
+"""Group of entry points: click commands in other packages."""
 
 RUN: Final = "Run"
 INSPECT: Final = "Inspect"
@@ -45,8 +48,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "logs": CommandEntry("jobs.logs", "logs", "Print the output of ranks."),
         "events": CommandEntry("jobs.logs", "events", "Show events of a job and its pods."),
         "top": CommandEntry("jobs.status", "top", "Show throughput, step and loss of every rank, live."),
-        "report": CommandEntry("jobs.report", "report", "Write an HTML report of a job."),
-        "history": CommandEntry("jobs.report", "history", "List jobs submitted from here, also deleted ones."),
+        "report": CommandEntry(None, "report", "Write an HTML report of a job."),
+        "history": CommandEntry("jobs.history", "history", "List jobs submitted from here, also deleted ones."),
         "dashboard": CommandEntry("jobs.dashboard", "dashboard", "Open Grafana with a job selected."),
         "wait": CommandEntry("jobs.logs", "wait", "Wait for a condition of a job."),
     },

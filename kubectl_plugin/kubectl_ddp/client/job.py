@@ -21,11 +21,15 @@ from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for,
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.job_tables import job_table
+from kubectl_ddp.util.entry_points import load_entry_point
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
     from os import PathLike
 
+
+WriteReport = Callable[[Backend, str, Path, Callable[[str], None]], None]
+"""Entry point that writes the report of a job to a file, and calls the last argument with warnings."""
 
 _LOG: Final = logging.getLogger("kubectl_ddp")
 
@@ -182,12 +186,10 @@ class Job:
 
     def report(self, path: str | PathLike[str] | None = None) -> Path:
         """Write the HTML report of the job, and return its path (default: ``NAME.html``). Raises DdpError."""
-        from ddp_report.html_report import render_html  # noqa: PLC0415 - imports Jinja
-        from ddp_report.job_report import report_of, save_report  # noqa: PLC0415
-
+        write_report: WriteReport = load_entry_point("kubectl_ddp.reports", "html")
         file = Path(f"{self.name}.html" if path is None else path)
         with self._location():
-            save_report(render_html(report_of(self._backend, self.name, warn=_LOG.warning)), file)
+            write_report(self._backend, self.name, file, _LOG.warning)
         return file
 
     def _to_change(self) -> Backend:
