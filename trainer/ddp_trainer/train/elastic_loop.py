@@ -121,9 +121,9 @@ class ElasticLoop:
                 if trainer.is_done:
                     self._outcome = trainer.finish()
                     break
-                step = Step(trainer.start_step(), trainer.state, trainer.parts)
+                step = Step(trainer.start_step(), trainer.state, trainer.components)
                 yield step
-                if trainer.end_step(step.samples_of_all, step.result):
+                if trainer.end_step(step.plan, step.result):
                     self._exit(trainer.end_group())
             except PeerLost as err:
                 ended = api.release_ended_group(self._transition, self._process.group, err)
@@ -236,26 +236,26 @@ class Step:
     the last step of an epoch.
     """
 
-    def __init__(self, samples_of_all: StepPlan, state: TrainState, parts: GroupComponents) -> None:
-        self.number = samples_of_all.step
+    def __init__(self, plan: StepPlan, state: TrainState, components: GroupComponents) -> None:
+        self.number = plan.step
         """Number of the global step, counted from 0."""
-        self.epoch = samples_of_all.epoch
+        self.epoch = plan.epoch
         """Number of the epoch, counted from 0."""
-        self.batch_ids = samples_of_all.ids
+        self.batch_ids = plan.ids
         """Ids of the samples of the whole global step."""
         self.own_ids: list[Tensor] = []
         """Ids of the samples whose loss was passed to :meth:`backward`, one tensor per batch."""
-        self.samples_of_all = samples_of_all
-        self.result = StepResult(loss=parts.no_loss.clone())
+        self.plan = plan
+        self.result = StepResult(loss=components.no_loss.clone())
         """Samples and losses that were passed to :meth:`backward`."""
-        self._optimizer, self._parts = state.optimizer, parts
+        self._optimizer, self._components = state.optimizer, components
         self._waiting: Tensor | None = None
 
     def __iter__(self) -> Iterator[Batch]:
-        parts = self._parts
-        for request in self.samples_of_all.own:
-            batch, _ = fetch_slice(parts, request, self.result)
-            seed_slice_rng(self.samples_of_all, request.slice_index, parts.group.device)
+        components = self._components
+        for request in self.plan.own:
+            batch, _ = fetch_slice(components, request, self.result)
+            seed_slice_rng(self.plan, request.slice_index, components.group.device)
             self._waiting = request.ids
             yield batch
             if self._waiting is not None:
@@ -263,8 +263,8 @@ class Step:
                     f"A batch of step {self.number} was not given to step.backward.",
                     hint="Call step.backward(loss) once for each batch.",
                 )
-            if parts.buffers is not None:
-                parts.buffers.slice_done()
+            if components.buffers is not None:
+                components.buffers.slice_done()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of the last batch.
@@ -284,10 +284,10 @@ class Step:
                 hint="Call it once for each batch, inside the loop over the step.",
             )
         ids, self._waiting = self._waiting, None
-        self._parts.timer.end_phase(Phase.FORWARD)
+        self._components.timer.end_phase(Phase.FORWARD)
         scale = self._optimizer.loss_scale
         torch.autograd.backward((loss if scale is None else scale.up(loss)) * (len(ids) / len(self.batch_ids)))
-        self._parts.timer.end_phase(Phase.BACKWARD)
+        self._components.timer.end_phase(Phase.BACKWARD)
         self.own_ids.append(ids)
         result = self.result
         result.samples += len(ids)

@@ -202,7 +202,7 @@ def commit_step(
         save=save,
         skipped=result.skipped if group.counts else 0,
         flaw=state.optimizer.check_grads(),
-        busy=() if components.balance is None else components.balance.cost_vector(result.samples),
+        costs=() if components.balance is None else components.balance.cost_vector(result.samples),
         time=times,
     )
     if components.buffers is not None:
@@ -220,7 +220,7 @@ def commit_step(
     if plan.ends_epoch:
         state.tracker.close_epoch()
     state.step += 1
-    if components.balance is not None and (batch_slices := components.balance.rebalance(decision.busy)) is not None:
+    if components.balance is not None and (batch_slices := components.balance.rebalance(decision.costs)) is not None:
         components.assign_slices(batch_slices)
     components.in_doubt = False
     return decision
@@ -255,7 +255,7 @@ class StepReport(NamedTuple):
     """Samples among them that could not be read."""
     flaw: Tensor | None = None
     """Result of :meth:`~ddp_trainer.train.optim.optimizer.OptimizerWrapper.check_grads`, a scalar on the device."""
-    busy: Sequence[float] = ()
+    costs: Sequence[float] = ()
     """From :meth:`~ddp_trainer.train.parallel.load_balancer.LoadBalancer.cost_vector`; empty without balancing."""
     time: Sequence[float] = NO_TIMES
     """From :meth:`~ddp_trainer.train.loop.goodput_tracker.GoodputTracker.time_report`."""
@@ -272,7 +272,7 @@ class StepDecision(NamedTuple):
     stop: int
     save: int
     skipped: int
-    busy: Sequence[float]
+    costs: Sequence[float]
     is_finite: bool
     """The loss and all gradients are finite on all ranks."""
     time: Sequence[float] = NO_TIMES
@@ -282,10 +282,10 @@ def decide_step(report: StepReport, group: Group) -> StepDecision:
     """Sum the reports of all ranks; this is the only point of a step at which the host waits for the device."""
     numbers = _as_numbers(report) if group.world_size == 1 else group.read_sum(_as_tensor(report, group.device))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
-    time, busy = tuple(more[: len(NO_TIMES)]), tuple(more[len(NO_TIMES) :])
+    time, costs = tuple(more[: len(NO_TIMES)]), tuple(more[len(NO_TIMES) :])
     is_finite = math.isfinite(loss) and flaw == 0
     counts = (int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped))
-    return StepDecision(*counts, busy, is_finite, time)
+    return StepDecision(*counts, costs, is_finite, time)
 
 
 def _as_tensor(report: StepReport, device: torch.device) -> Tensor:
@@ -294,7 +294,7 @@ def _as_tensor(report: StepReport, device: torch.device) -> Tensor:
         return torch.tensor(_as_numbers(report), dtype=torch.float64)
     # The page is pinned, because a copy from pageable memory would wait for the GPU before the exchange.
     flags = (report.failed, report.stop, report.save)
-    numbers = [report.samples, report.digest, 0, *flags, report.skipped, 0, *report.time, *report.busy]
+    numbers = [report.samples, report.digest, 0, *flags, report.skipped, 0, *report.time, *report.costs]
     page = _host_buffer(len(numbers), is_pinned=device.type == "cuda")
     page.copy_(torch.tensor(numbers, dtype=torch.float64))
     sums = page.to(device, non_blocking=True)
@@ -314,7 +314,7 @@ def _as_numbers(report: StepReport) -> list[float]:
     flags = (report.failed, report.stop, report.save)
     flaw = 0.0 if report.flaw is None else report.flaw.item()
     counts = (report.samples, report.digest, report.loss.item(), *flags, report.skipped, flaw)
-    return [*counts, *report.time, *report.busy]
+    return [*counts, *report.time, *report.costs]
 
 
 def check(decision: StepDecision, *, step: int, samples: int, digest: int) -> None:

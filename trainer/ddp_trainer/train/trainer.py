@@ -37,7 +37,7 @@ from ddp_trainer.train.utils.errors import GroupEnded, PeerLost, StaleGeneration
 class Trainer:
     """One process's part of one run, over all worker groups that the process joins."""
 
-    parts: GroupComponents
+    components: GroupComponents
     """Components of the current group, from :meth:`start` to :meth:`teardown_group`."""
     _saver: CheckpointManager
 
@@ -51,7 +51,7 @@ class Trainer:
         self._held = ElasticState(self._context, self._history)
         self.callbacks = CallbackList(config)
         """Receivers of the events of this run."""
-        self._has_entered = self._has_parts = False
+        self._has_entered = self._has_components = False
         self._must_stop = self._must_save = False
 
     @property
@@ -129,18 +129,18 @@ class Trainer:
 
     def _build(self, restored: RestoreResult | None) -> None:
         """Build the components of this group, and reserve memory for saves."""
-        self.parts = build_components(self.state)
-        self._has_parts = True
+        self.components = build_components(self.state)
+        self._has_components = True
         if restored is not None:
-            self.parts.feed.load_state_dict(restored.data)
-        if self.parts.strategy.remark:
-            self._process.progress.log_message(self.parts.strategy.remark)
+            self.components.feed.load_state_dict(restored.data)
+        if self.components.strategy.remark:
+            self._process.progress.log_message(self.components.strategy.remark)
         self.state.reserve_memory(self._saver)
 
     def train_step(self) -> bool:
         """Take one step, then evaluate and save if due; return True if the ranks agreed to stop."""
         plan = self.start_step()
-        return self.end_step(plan, compute_step(self.state, self.parts, plan))
+        return self.end_step(plan, compute_step(self.state, self.components, plan))
 
     def start_step(self) -> StepPlan:
         """Clear the gradients, and return the samples of the next step."""
@@ -151,7 +151,7 @@ class Trainer:
             self._saver.poll()
         if self.callbacks.profile is not None:
             self.callbacks.profile.step(step)
-        return begin_step(self.state, self.parts)
+        return begin_step(self.state, self.components)
 
     def end_step(self, plan: StepPlan, result: StepResult) -> bool:
         """Commit a step on all ranks or on none, evaluate and save if due; return True if the ranks agreed to stop."""
@@ -159,7 +159,7 @@ class Trainer:
         stops = process.stop.exit_code is not None or (process.control is not None and process.control.asked)
         saves = saver.every_seconds is not None and saver.should_save()
         try:
-            decision = commit_step(state, self.parts, plan, result, stop=stops, save=saves, times=times)
+            decision = commit_step(state, self.components, plan, result, stop=stops, save=saves, times=times)
         except RollBack as err:
             self._roll_back(str(err))
             return False
@@ -172,7 +172,7 @@ class Trainer:
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
         if self._held.verification is not None:
             self._confirm(wait=self._must_stop or self._must_save or self.is_done or is_evaluation_due)
-        if not self.parts.strategy.is_synchronized_after(state.step):
+        if not self.components.strategy.is_synchronized_after(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
             # Evaluate before saving, so that a restart from this checkpoint needs no second evaluation.
@@ -189,8 +189,8 @@ class Trainer:
 
     def _roll_back(self, reason: str) -> None:
         """Resume from the newest checkpoint in this process; the steps since then count as lost."""
-        self.parts.feed.load_state_dict(self._held.roll_back(self._saver, reason).data)
-        self.parts.restart()
+        self.components.feed.load_state_dict(self._held.roll_back(self._saver, reason).data)
+        self.components.restart()
         lost = self._history.go_on_from(self.state.step)
         self.callbacks.rollback(self.state.step, lost, reason)
         self._run_due_evaluation()
@@ -208,7 +208,7 @@ class Trainer:
         """Evaluate; return True if this state is the best so far and must be kept."""
         self._timer.end_phase(Phase.OTHER)
         self._timer.enter(Section.EVALUATION)
-        metrics = self.parts.evaluation.run(self._context.model)
+        metrics = self.components.evaluation.run(self._context.model)
         self._timer.record_evaluation()
         if metrics:
             self.callbacks.record_evaluation(self.state, metrics)
@@ -217,7 +217,7 @@ class Trainer:
     def _save(self, summary: Summary | None) -> None:
         self._must_save = False
         assert self._held.verification is None  # noqa: S101 - callers confirm the state first
-        self.state.save(self._saver, summary, self.parts.feed.state_dict() if self._has_parts else None)
+        self.state.save(self._saver, summary, self.components.feed.state_dict() if self._has_components else None)
 
     def _wait_for_save(self) -> None:
         self._timer.enter(Section.CHECKPOINT)
@@ -311,14 +311,14 @@ class Trainer:
                 process group: it would wait for gloo's threads with the GIL held, and they may wait for the GIL.
         """
         is_sharded, in_doubt = self._config.is_model_sharded, False
-        if self._has_parts:
+        if self._has_components:
             # Other ranks may have committed the step. Its gradients are then needed to apply it here.
-            in_doubt = is_sharded and self.parts.in_doubt and self._process.group.is_reduction_complete
-            self.parts.close()
+            in_doubt = is_sharded and self.components.in_doubt and self._process.group.is_reduction_complete
+            self.components.close()
             if not in_doubt:
                 self.state.optimizer.discard_step()
-            self._has_parts = False
-            del self.parts
+            self._has_components = False
+            del self.components
         if stays and self._has_entered and (is_sharded or self._held.verification is not None):
             self._held.capture(in_doubt=in_doubt)
         self._must_stop = self._must_save = False
@@ -329,8 +329,8 @@ class Trainer:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self._has_parts:
-            self.parts.feed.close()
+        if self._has_components:
+            self.components.feed.close()
         if self._has_entered:
             self.callbacks.close(has_failed=kind is not None)
             self._saver.__exit__()

@@ -18,7 +18,7 @@ from tests.support.train_builders import ALONE
 
 def a_decision(**changes: float) -> StepDecision:
     values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0}
-    return StepDecision(**{"busy": (), "is_finite": True, **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
+    return StepDecision(**{"costs": (), "is_finite": True, **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
 
 
 def test_a_report_comes_back_as_the_decision_of_a_group_of_one() -> None:

@@ -16,12 +16,13 @@ from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.config.option_values import Level, StrategyName
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.step_timer import CommWaits, StepTimer, StreamWaits
-from ddp_trainer.train.parallel.strategy import DataParallel, Ddp, LocalSgd, Manual, Parts, Single, Strategy
+from ddp_trainer.train.parallel.strategy import DataParallel, Ddp, LocalSgd, Manual, Single, Strategy
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
+    from ddp_trainer.train.parallel.strategy import StrategyComponents
 
-_BY_NAME: Final[Mapping[StrategyName, Callable[[Parts], Strategy]]] = {
+_BY_NAME: Final[Mapping[StrategyName, Callable[[StrategyComponents], Strategy]]] = {
     StrategyName.DDP: Ddp,
     StrategyName.SINGLE: Single,
     StrategyName.DATA_PARALLEL: DataParallel,
@@ -33,25 +34,25 @@ _NEED_PEERS: Final = frozenset({StrategyName.DDP, StrategyName.MANUAL, StrategyN
 """Strategies that need a process group, which a single rank does not have."""
 
 
-def build(parts: Parts) -> Strategy:
+def build(components: StrategyComponents) -> Strategy:
     """Build the strategy that the flags name.
 
     Raises:
         BadConfig: The strategy does not work with this group, device or plan.
     """
-    if parts.config.level is Level.EXACT:
+    if components.config.level is Level.EXACT:
         from ddp_trainer.train.parallel.bitwise_ddp import Exact  # noqa: PLC0415 - few runs need it
 
-        return Exact(parts)
-    if parts.sharded is not None:
-        return _of_spread(parts, parts.sharded)
-    name = parts.config.strategy
-    if parts.group.world_size == 1 and name in _NEED_PEERS:
-        return Strategy(parts)
-    return _BY_NAME[name](parts)
+        return Exact(components)
+    if components.sharded is not None:
+        return _build_sharded(components, components.sharded)
+    name = components.config.strategy
+    if components.group.world_size == 1 and name in _NEED_PEERS:
+        return Strategy(components)
+    return _BY_NAME[name](components)
 
 
-def _of_spread(parts: Parts, sharded: ShardedState) -> Strategy:
+def _build_sharded(components: StrategyComponents, sharded: ShardedState) -> Strategy:
     """Build the strategy of a layout in which no rank holds the whole model.
 
     Each strategy is imported only when it is needed: the import takes about a second.
@@ -62,14 +63,14 @@ def _of_spread(parts: Parts, sharded: ShardedState) -> Strategy:
         from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - see above
 
         assert isinstance(sharded, PipelineState)  # noqa: S101 - cut before the optimizer was built
-        return Pipeline(parts, sharded.stages)
+        return Pipeline(components, sharded.stages)
     if layout.shard > 1:
         from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
 
-        return Fsdp(parts)
+        return Fsdp(components)
     from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
 
-    return TensorParallel(parts, sharded.mesh)
+    return TensorParallel(components, sharded.mesh)
 
 
 def measure_waits(

@@ -71,15 +71,15 @@ class LoadBalancer:
         costs[self._group.rank] = busy / samples if samples else 0.0
         return costs
 
-    def rebalance(self, busy: Sequence[float]) -> list[range] | None:
+    def rebalance(self, rank_costs: Sequence[float]) -> list[range] | None:
         """Return the slices of every rank from the next step on, or None if the map stays.
 
         Args:
-            busy: Busy time of each rank in the vote, in seconds per sample.
+            rank_costs: Busy time of each rank in the vote, in seconds per sample.
         """
         self._forward = sum(began.elapsed_time(ended) for began, ended in self._events) / 1e3
         self._events.clear()
-        for seen, seconds in zip(self._busy, busy, strict=True):
+        for seen, seconds in zip(self._busy, rank_costs, strict=True):
             if seconds > 0:
                 seen.append(seconds)
         self._steps += 1
