@@ -132,7 +132,7 @@ SHOWN_START: Final = b"def "
 TEMPERATURE: Final = 0.8
 
 _TEST_SHARE: Final = 10
-_LOOK_BYTES: Final = 8192
+_SNIFF_BYTES: Final = 8192
 _SKIPPED: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 """Directories that tools create; their text was not written by the user."""
 
@@ -367,7 +367,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
                 continue
             try:
                 with file.open("rb") as stream:
-                    start = stream.read(_LOOK_BYTES)
+                    start = stream.read(_SNIFF_BYTES)
                     if b"\0" in start:
                         continue
                     content = start + stream.read()

@@ -37,7 +37,7 @@ class AutologLoop:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
         self._batches = self._cycle_batches()
         recorder = recorder_factory.open_rank_recorder(
-            os.environ | {"DDP_METRICS_DIR": str(directory)}, waits_are_told=False
+            os.environ | {"DDP_METRICS_DIR": str(directory)}, measures_waits=False
         )
         assert isinstance(recorder, MmapRankRecorder)
         self.recorder = recorder

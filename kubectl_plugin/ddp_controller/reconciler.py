@@ -230,8 +230,8 @@ class Reconciler:
         """
         nodes = (job.get("spec") or {}).get(job_kinds.REPLICAS)
         if nodes is None or nodes == (job.get("status") or {}).get("requestedReplicas"):
-            is_about_this = condition_of(job, "Valid").get("observedGeneration") == job["metadata"].get("generation")
-            return result_of(job) if is_about_this else JobResult()
+            is_current = condition_of(job, "Valid").get("observedGeneration") == job["metadata"].get("generation")
+            return result_of(job) if is_current else JobResult()
         try:
             patch = to_scale(root, nodes)
             try:

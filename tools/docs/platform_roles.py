@@ -30,9 +30,9 @@ class Role:
 
 
 def _view(need: Need, right: Right) -> bool:
-    is_about_seeing = bool(set(need.commands) & {*SECTIONS["see"], "capacity"})
+    is_for_viewing = bool(set(need.commands) & {*SECTIONS["see"], "capacity"})
     is_reading = right.verb in READING and right.resource != METRICS
-    return is_about_seeing and is_reading and right.where == OWN and not need.is_broad
+    return is_for_viewing and is_reading and right.where == OWN and not need.is_broad
 
 
 def _metrics(_need: Need, right: Right) -> bool:

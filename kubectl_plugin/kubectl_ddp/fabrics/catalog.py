@@ -378,7 +378,7 @@ ACCELERATORS: Final = {
     "nvidia-gb200": "gb200-mnnvl+gcp-gib",
 }
 """GKE's label ``cloud.google.com/gke-accelerator``."""
-WHOLE_MACHINES: Final = frozenset({4, 8})
+FULL_MACHINE_GPUS: Final = frozenset({4, 8})
 """GPU counts of the whole machines above."""
 DEVICES: Final[Sequence[tuple[str, str]]] = (
     ("vpc.amazonaws.com/efa", "aws-efa"),
@@ -420,7 +420,7 @@ def _machine(facts: NodeFacts) -> FabricChoice | None:
 
     The fabric uses all devices of a machine, and other jobs may share a machine with a smaller job.
     """
-    if facts.gpus not in WHOLE_MACHINES:
+    if facts.gpus not in FULL_MACHINE_GPUS:
         return None
     found = [name for pattern, name in MACHINES if fnmatchcase(facts.machine, pattern)]
     return FabricChoice(found[0], "nodeSelector", f"the network of {facts.machine}") if found else None
@@ -428,7 +428,7 @@ def _machine(facts: NodeFacts) -> FabricChoice | None:
 
 def _accelerator(facts: NodeFacts) -> FabricChoice | None:
     """Match whole machines only. Smaller machines have the same GPUs but none of these networks."""
-    if facts.accelerator not in ACCELERATORS or facts.gpus not in WHOLE_MACHINES:
+    if facts.accelerator not in ACCELERATORS or facts.gpus not in FULL_MACHINE_GPUS:
         return None
     return FabricChoice(ACCELERATORS[facts.accelerator], "nodeSelector", f"the network of {facts.accelerator}")
 

@@ -262,7 +262,7 @@ def _monitor(facts: ClusterFacts) -> Finding:
     return warning("PodMonitor is not served", "'top' works without; dashboards need it.", subject="Prometheus")
 
 
-MOST_TOLD: Final = 3
+MAX_LIMITATIONS: Final = 3
 
 
 def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iterator[Finding]:
@@ -293,11 +293,11 @@ def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
     if _severity(lacks) is Severity.ERROR:
         less = []  # limitations do not matter for a command that fails
-    more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
+    more = f" and {len(less) - MAX_LIMITATIONS} more" if len(less) > MAX_LIMITATIONS else ""
     parts = [
         f"{', '.join(command for command in commands if command in failing)} cannot work" if failing else "",
         f"'{broad}' opens every pod of the namespace, so request it separately" if broad else "",
-        f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
+        f"{'; '.join(less[:MAX_LIMITATIONS])}{more}" if less else "",
     ]
     text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}."

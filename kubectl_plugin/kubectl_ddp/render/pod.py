@@ -376,7 +376,7 @@ def placement_view(spec: JobSpec, pod_labels: Mapping[str, str], node_labels: Se
     return {
         "node_selector": {**spec.node_selector, **product},
         "affinity": {**(spec.affinity or {}), **_affinity(spec, pod_labels), **_node_affinity(spec, node_labels)},
-        "spread": _spread(spec, pod_labels),
+        "spread": _spread_constraints(spec, pod_labels),
     }
 
 
@@ -414,7 +414,7 @@ def _node_affinity(spec: JobSpec, labels: Sequence[str]) -> dict[str, Any]:
     return {"nodeAffinity": {**chosen, REQUIRED: {"nodeSelectorTerms": combined}}}
 
 
-def _spread(spec: JobSpec, pod_labels: Mapping[str, str]) -> list[dict[str, Any]]:
+def _spread_constraints(spec: JobSpec, pod_labels: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {
             "maxSkew": 1,

@@ -24,7 +24,7 @@ from kubectl_ddp.values.pod import Placement, Topology, is_lower_level
 from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import NodeRange
 
-MOST_LOOKED_AT: Final = 64
+MAX_NODE_COUNTS: Final = 64
 """Maximum number of node counts to check between maximum and minimum, starting at the maximum."""
 
 
@@ -186,7 +186,7 @@ def layouts_by_nodes(allowed: LayoutRange, nnodes: NodeRange, nproc: int) -> Map
     Raises:
         LayoutError: If the minimum has too few ranks; :func:`the_layout_takes_all_ranks` rejects this earlier.
     """
-    between = range(nnodes.maximum - 1, nnodes.minimum, -1)[:MOST_LOOKED_AT]
+    between = range(nnodes.maximum - 1, nnodes.minimum, -1)[:MAX_NODE_COUNTS]
     return {nodes: allowed.choose(nodes * nproc) for nodes in (nnodes.maximum, *between, nnodes.minimum)}
 
 

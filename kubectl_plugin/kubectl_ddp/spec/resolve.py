@@ -172,8 +172,8 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
         values["fabric"], origins["fabric"] = fabric.chosen(values)
     for key, given in fabric.layer(values["fabric"], fabric.facts_of(values)).items():
         head, _, entry = key.partition(".")
-        is_said = key in values or (head == "env" and f"secretEnv.{entry}" in values)
-        if not is_said:
+        is_given = key in values or (head == "env" and f"secretEnv.{entry}" in values)
+        if not is_given:
             values[key], origins[key] = _parse(key, given), given.origin
 
 

@@ -19,7 +19,7 @@ from kubectl_ddp.status.termination_message import describe_exit_code
 NORMAL = "Normal"
 WARNING = "Warning"
 
-_AS_TOLD: Final = frozenset({Exit.SUCCESS, Exit.TERMINATED})
+_NORMAL_EXITS: Final = frozenset({Exit.SUCCESS, Exit.TERMINATED})
 """Exit codes that are normal: success, and SIGTERM from a planned stop."""
 
 
@@ -100,7 +100,7 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> TimelineEvent:
     exit_code = "" if how.endswith(f" {code}") else f" (exit code {code})"
     return TimelineEvent(
         time=_second(ended.get("finishedAt") or ""),
-        type=NORMAL if code in _AS_TOLD else WARNING,
+        type=NORMAL if code in _NORMAL_EXITS else WARNING,
         reason=str(ended.get("reason") or "Terminated"),
         about=f"pod/{pod}",
         message=f"Container {status['name']} {how}{exit_code}.",

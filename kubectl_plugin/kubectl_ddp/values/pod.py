@@ -301,8 +301,8 @@ class Topology:
         return cls(Placement(match["placement"]), match["key"], is_replica or match["force"] == "required")
 
     def __str__(self) -> str:
-        is_said = self.required and self.placement is not Placement.REPLICA
-        return f"{self.placement}={self.key}{':required' if is_said else ''}"
+        shows_required = self.required and self.placement is not Placement.REPLICA
+        return f"{self.placement}={self.key}{':required' if shows_required else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,10 +134,10 @@ def host_oom(facts: Facts) -> Iterator[CauseFinding]:
         if item.holds_job and any(end.get("reason") == "OOMKilled" for end in item.endings)
     ]
     error, event = first_error_of(facts)
-    is_told = error is not None and (
+    is_reported = error is not None and (
         error.reason == FailureReason.HOST_OOM or (event is not None and event.get("reason") == "OOMKilled")
     )
-    if not killed and not is_told:
+    if not killed and not is_reported:
         return
     limits = [_limit(item.pod, item.status["name"]) for item in killed] or [
         _limit(pod, main_container(pod)) for pod in facts.workers
@@ -145,7 +145,7 @@ def host_oom(facts: Facts) -> Iterator[CauseFinding]:
     limit = next((text for text in limits if text), "")
     who = names_of([item.pod for item in killed]) if killed else error.location if error else ""
     evidence = [f"{item.pod_name}: container {item.status['name']} ended with OOMKilled" for item in killed[:3]]
-    evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
+    evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_reported else []
     yield diagnosis(
         Cause.HOST_OOM,
         f"The kernel killed {who} for memory{f', of which a node has {limit}' if limit else ''}.",

@@ -222,7 +222,7 @@ class Where(StrEnum):
     For a range, its largest layout counts.
     """
 
-    SPREAD = "spread"
+    SHARDED = "sharded"
     """No rank holds the whole model."""
     PP = "pp"
     TP = "tp"
@@ -257,8 +257,8 @@ _AGAIN: Final = OptionCondition("--activation-checkpointing", is_switch=True)
 _SPLIT_BACKWARD: Final = ("zero-bubble", "zero-bubble-v")
 
 
-def _spread(given: str, why: str, *words: OptionCondition) -> OptionConflict:
-    return OptionConflict(Where.SPREAD, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
+def _sharded(given: str, why: str, *words: OptionCondition) -> OptionConflict:
+    return OptionConflict(Where.SHARDED, words, f"{given} does not go with --parallel {{parallel}}: {why}.", _ONE)
 
 
 def _two_times(given: OptionCondition, schedule: str) -> OptionConflict:
@@ -272,24 +272,24 @@ def _two_times(given: OptionCondition, schedule: str) -> OptionConflict:
 
 
 CLASHES: Final[Sequence[OptionConflict]] = (
-    _spread("--strategy {value}", "the layout sets how ranks synchronize", OptionCondition("--strategy", but="ddp")),
-    _spread(
+    _sharded("--strategy {value}", "the layout sets how ranks synchronize", OptionCondition("--strategy", but="ddp")),
+    _sharded(
         "--level exact", "gradients are added up in an order that the layout sets", OptionCondition("--level", "exact")
     ),
-    _spread("--balance dynamic", "all ranks make the same passes", OptionCondition("--balance", "dynamic")),
-    _spread(
+    _sharded("--balance dynamic", "all ranks make the same passes", OptionCondition("--balance", "dynamic")),
+    _sharded(
         "--fsdp-offload with --precision fp16",
         "the loss scale looks at gradients on the GPU",
         OptionCondition("--fsdp-offload", is_switch=True),
         OptionCondition("--precision", "fp16"),
     ),
-    _spread(
+    _sharded(
         "--channels-last",
         "weights are cut along their first dimension",
         OptionCondition("--channels-last", is_switch=True),
     ),
     *(
-        _spread(flag, _OF_DDP, OptionCondition(flag, is_switch=True))
+        _sharded(flag, _OF_DDP, OptionCondition(flag, is_switch=True))
         for flag in (
             "--find-unused-parameters",
             "--static-graph",
@@ -297,8 +297,8 @@ CLASHES: Final[Sequence[OptionConflict]] = (
             "--no-gradient-as-bucket-view",
         )
     ),
-    _spread("--bucket-mb", _OF_DDP, OptionCondition("--bucket-mb")),
-    _spread("--evaluate-on rank0", "no rank holds the whole model", OptionCondition("--evaluate-on", "rank0")),
+    _sharded("--bucket-mb", _OF_DDP, OptionCondition("--bucket-mb")),
+    _sharded("--evaluate-on rank0", "no rank holds the whole model", OptionCondition("--evaluate-on", "rank0")),
     *(
         OptionConflict(
             Where.PP,
@@ -350,7 +350,7 @@ def _layout_kinds(layouts: LayoutRange | None) -> set[Where]:
     if layouts is None:
         return {Where.UNSHARDED}
     largest = layouts.largest
-    holds = {Where.SPREAD: largest.replica > 1, Where.UNSHARDED: largest.shard == 1}
+    holds = {Where.SHARDED: largest.replica > 1, Where.UNSHARDED: largest.shard == 1}
     holds |= {where: getattr(largest, where) > 1 for where in Where if where in DIMENSION_NAMES}
     return {where for where, is_so in holds.items() if is_so}
 

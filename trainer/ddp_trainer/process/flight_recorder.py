@@ -23,7 +23,7 @@ A torch without nccl2 ignores the parameter and returns the record of gloo again
 """
 MOST_BYTES: Final = 1 << 26
 """Largest response in bytes. It fits two thousand collectives, the most that torch keeps."""
-MOST_TOLD: Final = 64
+MAX_COLLECTIVES: Final = 64
 """Number of last collectives to report: enough to show an order that differs from the other ranks'."""
 DEFAULT: Final = "default"
 _DEFAULT_GROUP: Final = "default_pg"

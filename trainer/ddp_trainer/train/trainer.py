@@ -95,7 +95,7 @@ class Trainer:
 
     def start(self, process: ProcessContext) -> Outcome | None:
         """Enter a worker group, resume, and build its components; return an outcome if there is nothing to train."""
-        config, env, group, is_new = self._config, process.env, process.group, not self._held.is_whole
+        config, env, group, is_new = self._config, process.env, process.group, not self._held.is_complete
         self._process = process
         self._context.enter(process)
         former, best = self._saver if self._has_entered else None, self._context.watch.best
@@ -242,7 +242,7 @@ class Trainer:
         progress, step = self._process.progress, self.state.step
         try:
             # Without a group, a rank of a distributed model has only shards and cannot save.
-            if self._saver.saved_step != step and self._held.is_whole:
+            if self._saver.saved_step != step and self._held.is_complete:
                 self._save(None)
             self._wait_for_save()
             self._history.save_account()

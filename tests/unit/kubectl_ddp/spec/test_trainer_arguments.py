@@ -16,7 +16,7 @@ from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
-LAYOUTS: Final = {Where.SPREAD: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
+LAYOUTS: Final = {Where.SHARDED: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
 ANY: Final = {"--strategy": "manual", "--bucket-mb": "1.5", "--fsdp-blocks": "Block", "--fsdp-prefetch": "2"}
 ONE_NODE: Final[dict[str, Any]] = {"nproc": 4, "nnodes": NodeRange(1, 1)}
 BESIDE: Final = {"--recompute": "--activation-checkpointing"}

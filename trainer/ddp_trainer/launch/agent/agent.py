@@ -200,7 +200,7 @@ class Agent:
             environment=environment,
             fork_server=fork_server,
             exited=self._on_worker_exit,
-            heartbeat_of=self._guard.prepare,
+            heartbeat_page=self._guard.prepare,
             on_message=self._on_worker_message,
         )
 

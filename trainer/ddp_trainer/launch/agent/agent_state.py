@@ -185,7 +185,7 @@ class LocalWorkers:
         return len(self.idle) == self.count
 
 
-TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
+STOP_REQUESTED: Final = Finish(Exit.TERMINATED)
 
 
 class WorkerStop:
@@ -344,7 +344,7 @@ class AgentStateMachine:
             outgoing.append(messages.Failed(failure=self.failure))
         if (self.state is State.PREPARING or (self._is_probing and self._prepares)) and self.generation:
             outgoing.append(messages.StandBy(generation=self.generation.number))
-        if self.worker_stop.ending is TOLD_TO_STOP:
+        if self.worker_stop.ending is STOP_REQUESTED:
             outgoing.append(messages.Leave())
         return outgoing
 
@@ -513,7 +513,7 @@ class AgentStateMachine:
         if local_rank not in self._workers.able:
             return []
         self._workers.mark_left(local_rank, is_staying=is_staying, publishes=publishes)
-        if self.worker_stop.ending is TOLD_TO_STOP and self.state is State.STOPPING:
+        if self.worker_stop.ending is STOP_REQUESTED and self.state is State.STOPPING:
             return [] if self._workers.active | self._workers.publishing else [Send(messages.Leave(has_left=True))]
         return self._on_worker_idle(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
 
@@ -594,18 +594,18 @@ class AgentStateMachine:
         self.worker_stop.ending = ending if self.worker_stop.ending is None else self.worker_stop.ending
         if self.state is State.STOPPING:
             late = [*self.worker_stop.terminate_survivors(), SetTimer(Timer.KILL, self.limits.failure)]
-            return late if self.worker_stop.ending is not TOLD_TO_STOP else []
+            return late if self.worker_stop.ending is not STOP_REQUESTED else []
         return self._stop(graceful=False) if self._workers.alive else self._over(self.worker_stop.ending)
 
     def on_signal(self, which: signal.Signals) -> list[Action]:
         """Handle a signal that stops this agent. The second signal kills the workers."""
         if self.state is State.OVER:
             return []
-        if self.worker_stop.ending is TOLD_TO_STOP:
+        if self.worker_stop.ending is STOP_REQUESTED:
             return [SignalWorkers(signal.SIGKILL)]
-        self.worker_stop.ending = TOLD_TO_STOP
+        self.worker_stop.ending = STOP_REQUESTED
         if not self._workers.alive and self.state is not State.STOPPING:
-            return [Send(messages.Leave()), *self._over(TOLD_TO_STOP)]
+            return [Send(messages.Leave()), *self._over(STOP_REQUESTED)]
         if self.state is State.STOPPING:
             return [Send(messages.Leave()), *self.worker_stop.terminate_survivors()]
         self.state = State.STOPPING

@@ -29,14 +29,14 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import imports_torch_first
 from ddp_trainer.launch.workers.worker_group import Workers
 
-MOST_LOOKS: Final = 5
-"""Number of looks that wait for a worker's list of imports. A worker without a process group writes none."""
+MAX_POLLS: Final = 5
+"""Polls that wait for a worker's list of imports. A worker without a process group writes none."""
 SOON: Final = 0.1
-"""Fraction of the pause before the first look at workers that have restarted without a fork server."""
+"""Fraction of the pause before the first poll of workers that have restarted without a fork server."""
 
 
 class ForkServerWatch:
-    """Periodic look at the workers. Surviving workers already have torch, so it continues when the group re-forms."""
+    """Periodic poll of the workers. Surviving workers already have torch, so it continues when the group re-forms."""
 
     def __init__(
         self, workers: Workers, pause: float, imports: Callable[[], Path | None], on_imports: Callable[[Path], None]
@@ -44,8 +44,8 @@ class ForkServerWatch:
         """Initialize the watch.
 
         Args:
-            workers: Workers to look at.
-            pause: Seconds between two looks.
+            workers: Workers to poll.
+            pause: Seconds between two polls.
             imports: See :meth:`HangGuard.imports`.
             on_imports: Called with this file when workers have written it.
         """
@@ -77,9 +77,9 @@ class ForkServerWatch:
         self._timer = self._loop.call_later(pause, self._poll, pause)
 
     def _poll(self, pause: float) -> None:
-        """Start the fork server when workers have written their list of imports, or after some looks without one.
+        """Start the fork server when workers have written their list of imports, or after some polls without one.
 
-        A list at the first look may be one of earlier workers. After a restart of the workers, the first look that
+        A list at the first poll may be one of earlier workers. After a restart of the workers, the first poll that
         finds torch starts the fork server.
         """
         if not self._workers.have_torch():
@@ -92,9 +92,9 @@ class ForkServerWatch:
             self._workers.prepare_restart(imports)
             self._on_imports(imports)
             return
-        if self._begins > 1 or self._seen >= MOST_LOOKS:
+        if self._begins > 1 or self._seen >= MAX_POLLS:
             self._workers.prepare_restart(None)
-        self._schedule_poll(self._pause if self._seen < MOST_LOOKS else 2 * pause)
+        self._schedule_poll(self._pause if self._seen < MAX_POLLS else 2 * pause)
 
 
 LONGEST_IMPORT_SECONDS: Final = 120.0
@@ -201,8 +201,8 @@ class Starting:
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""
         self._sockets = self.interface_variables(generation)
-        is_looked_at = self.preflight.is_due and self.preflight.holds_up(generation)
-        self._try(partial(self._start_preflight if is_looked_at else self._start_now, generation))
+        needs_preflight = self.preflight.is_due and self.preflight.holds_up(generation)
+        self._try(partial(self._start_preflight if needs_preflight else self._start_now, generation))
         if self.preflight.is_due:
             # The other nodes train already and wait for these ranks. They must not wait for a check of this node too.
             with contextlib.suppress(OSError):

@@ -159,7 +159,7 @@ def recorded_by_torch(watch: RankWatch, status: RankStatus) -> RankStatus:
     return replace(
         status,
         sequence=status.sequence if here is None or status.sequence < 0 else max(status.sequence, here.enqueued),
-        collectives=record.collectives[-flight_recorder.MOST_TOLD :],
+        collectives=record.collectives[-flight_recorder.MAX_COLLECTIVES :],
         waits_in=record.waits_in,
         positions=_group_positions(record),
     )

@@ -270,8 +270,8 @@ class HangGuard:
         """Record for how long no local rank has made progress, until the first progress after the store's report."""
         if self._waits_for is None:
             return
-        told_at, rank = self._waits_for
-        if any(watch.moved_at > told_at for watch in self._watches.values()):
+        reported_at, rank = self._waits_for
+        if any(watch.moved_at > reported_at for watch in self._watches.values()):
             self._go_on()
         else:
             self.stalled(min((status.seconds for status in statuses), default=0.0), rank)

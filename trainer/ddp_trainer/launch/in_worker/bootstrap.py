@@ -162,7 +162,7 @@ def keep_channel() -> None:
             channel = None
 
 
-def write_whole_lines() -> None:
+def buffer_lines() -> None:
     """Have each line reach the pipe in one write, since the ranks of a node share it.
 
     ``python -u`` writes each argument of a ``print`` by itself, and the lines of two ranks would mix.
@@ -183,7 +183,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     if kind == "command":
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
     keep_channel()
-    write_whole_lines()
+    buffer_lines()
     have([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]

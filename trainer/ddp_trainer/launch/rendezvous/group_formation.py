@@ -287,7 +287,7 @@ def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
-MOST_TOLD: Final = 64
+MAX_NOTIFIED_NODES: Final = 64
 """Number of waiting nodes up to which each receives a notice when another one joins.
 
 Above it, only the node that joins receives one, because the notices would grow with the square of the nodes.
@@ -338,7 +338,7 @@ class WaitingNotifier:
         if ready.keys() == self.notified:
             return
         before, self.notified = self.notified, frozenset(ready)
-        few = len(ready) <= MOST_TOLD
+        few = len(ready) <= MAX_NOTIFIED_NODES
         nodes = [agent.node for agent in ready.values()]
         names = [node.name for node in in_order(nodes)] if few else []
         missing = absent(nodes, policy.min_nodes) if policy and few else ()

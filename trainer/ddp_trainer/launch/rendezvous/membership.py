@@ -37,7 +37,7 @@ from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure, Over, Part, Verdict
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.group_formation import (
-    MOST_TOLD,
+    MAX_NOTIFIED_NODES,
     Budget,
     JoinChecks,
     JoinWindow,
@@ -95,7 +95,7 @@ class RunEnd:
     def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
         """Return the result as the agents receive it."""
         over = replace(over, restarts=dict(restarts))
-        if over.failure and len(self._registry.agents) > MOST_TOLD:
+        if over.failure and len(self._registry.agents) > MAX_NOTIFIED_NODES:
             short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
             over = replace(over, failure=replace(over.failure, stack=short))
         self.over = over

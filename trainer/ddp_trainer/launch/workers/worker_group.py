@@ -215,7 +215,7 @@ class Workers:
     """Called with a local rank and a return code, negative for a signal."""
     on_message: Callable[[int, Message], None]
     """Called with a local rank and a message of its worker."""
-    heartbeat_of: Callable[[int], str] = lambda _: ""
+    heartbeat_page: Callable[[int], str] = lambda _: ""
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
     :mod:`ddp_trainer.launch.hang.watchdog`.
     """
@@ -293,10 +293,10 @@ class Workers:
             which: Signal to send.
             local_ranks: Local ranks that get it; None for all.
         """
-        whole_group = which is signal.SIGKILL or self.program.kind == "command"
+        signals_group = which is signal.SIGKILL or self.program.kind == "command"
         for local_rank, worker in self._living.items():
             if local_ranks is None or local_rank in local_ranks:
-                (kill_group if whole_group else kill)(worker.pid, which)
+                (kill_group if signals_group else kill)(worker.pid, which)
 
     @property
     def alive(self) -> list[int]:
@@ -381,7 +381,7 @@ class Workers:
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
         worker = _Worker(folder=folder, rank=rank)
-        if page := self.heartbeat_of(local_rank):
+        if page := self.heartbeat_page(local_rank):
             environment = {**environment, Env.HEARTBEAT: page}
         with ExitStack() as stack:
             out, err = (self._sink(worker, local_rank, rank, stream, folder, stack) for stream in (Std.OUT, Std.ERR))

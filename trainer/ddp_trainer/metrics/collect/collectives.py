@@ -19,11 +19,11 @@ from ddp_trainer.metrics.families.rank_families import PROCESS_GROUPS
 from ddp_trainer.process import flight_recorder, heartbeat_page
 from ddp_trainer.process.flight_recorder import DEFAULT, FlightRecorderError, Record
 
-ASK_EVERY_SECONDS: Final = 15.0
+QUERY_INTERVAL_SECONDS: Final = 15.0
 """Seconds between queries of one rank. A dump of 2000 collectives costs a rank about 30 ms of a C++ thread."""
 SILENT_SECONDS: Final = 1.0
 """Seconds without a heartbeat after which a rank is queried immediately, because its heartbeat page is out of date."""
-LOOK_SECONDS: Final = 0.5
+QUERY_LOOP_SECONDS: Final = 0.5
 ANSWER_SECONDS: Final = 1.0
 """Timeout of a query in seconds. A flight recorder answers in milliseconds; that of a stopped rank does not answer."""
 
@@ -76,11 +76,11 @@ class Collectives:
     def _query_loop(self) -> None:
         while True:
             self.query_due_ranks()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(QUERY_LOOP_SECONDS)
 
     def _is_due(self, local_rank: int, now: float) -> bool:
         last = self._queried.get(local_rank, float("-inf"))
-        if now >= last + ASK_EVERY_SECONDS:
+        if now >= last + QUERY_INTERVAL_SECONDS:
             return True
         cells = self._heartbeat_cells(local_rank)
         if cells is None or not cells[heartbeat_page.HAS_GROUP]:

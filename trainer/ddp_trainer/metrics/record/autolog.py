@@ -44,7 +44,7 @@ def listen(torch: Any, began: float) -> None:
     """
     startup_times.end_phase(StartupPhase.INTERPRETER, began)
     startup_times.STARTUP.torch_imported()
-    recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
+    recorder = recorder_factory.open_rank_recorder(os.environ, measures_waits=False)
     if not isinstance(recorder, MmapRankRecorder):
         return
     hooks = Hooks(torch, StepDetector(AutoRecorder(torch, recorder)))

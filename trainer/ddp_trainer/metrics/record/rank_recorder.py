@@ -81,8 +81,8 @@ class MmapRankRecorder(RankRecorder):
         self._clock = clock
         self.watched_by: Watch | None = None
         """Sampler that measures some steps more closely."""
-        self._look_at = self._sample_at = math.inf
-        self._looked_at = 0.0
+        self._check_at = self._sample_at = math.inf
+        self._checked_at = 0.0
         self._startup: StartupTimes | None = None
         _living.add(self)
 
@@ -94,15 +94,15 @@ class MmapRankRecorder(RankRecorder):
     def watch(self, watch: Watch) -> None:
         """Call ``watch`` at the steps that it requests."""
         self.watched_by = watch
-        self._looked_at = self._cells[STEPS]
-        self._look_at = self._sample_at = self._looked_at + watch.first
+        self._checked_at = self._cells[STEPS]
+        self._check_at = self._sample_at = self._checked_at + watch.first
 
     @suppress_errors
     def record_startup(self, startup: StartupTimes) -> None:
         """Record the phases of this process's start, unless an earlier process of the pod has taken a step."""
         if math.isnan(self._cells[STARTED]):
             self._startup, startup.listener = startup, self._record_startup
-            self._look_at = self._cells[STEPS] + 1.0
+            self._check_at = self._cells[STEPS] + 1.0
             self._record_startup()
 
     @suppress_errors
@@ -116,15 +116,15 @@ class MmapRankRecorder(RankRecorder):
     @property
     def steps_before_sample(self) -> int:
         """Steps until the sampler runs, that step included."""
-        return int(min(self._look_at - self._cells[STEPS], sys.maxsize))
+        return int(min(self._check_at - self._cells[STEPS], sys.maxsize))
 
     def _update_sampler(self, count: float, seconds: float, waited: float, data_wait: float) -> None:
         if self._startup is not None:
             self._startup.finish(seconds, data_wait)
-            self._startup, self._look_at = None, self._sample_at
-        if self.watched_by is not None and count >= self._look_at:
-            self._look_at = count + self.watched_by.sample_if_due(seconds, waited, int(count - self._looked_at))
-            self._looked_at = count
+            self._startup, self._check_at = None, self._sample_at
+        if self.watched_by is not None and count >= self._check_at:
+            self._check_at = count + self.watched_by.sample_if_due(seconds, waited, int(count - self._checked_at))
+            self._checked_at = count
 
     def detach(self) -> None:
         """Stop writing to the file after a fork: only the parent process writes there."""
@@ -235,7 +235,7 @@ class MmapRankRecorder(RankRecorder):
             cells[EPOCH] = epoch
             cells[LAST_STEP_TIMESTAMP] = self._clock()
             revision[0] = odd + 1
-            if count >= self._look_at:
+            if count >= self._check_at:
                 self._update_sampler(count, seconds, comm_exposed, data_wait)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
@@ -267,7 +267,7 @@ class MmapRankRecorder(RankRecorder):
             cells[FIRST_BUCKET] += batch.steps - 1
             cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, batch.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
-        if cells[STEPS] >= self._look_at:
+        if cells[STEPS] >= self._check_at:
             self._update_sampler(cells[STEPS], batch.last, exposed, batch.waited)
 
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:

@@ -87,18 +87,18 @@ def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
     return open_rank_recorder(environment)
 
 
-def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool = True) -> RankRecorder:
+def open_rank_recorder(environment: Mapping[str, str], *, measures_waits: bool = True) -> RankRecorder:
     """Return the recorder of this rank, and keep the hooks of a script that does not report.
 
     Args:
         environment: Environment of the process.
-        waits_are_told: False if the caller cannot report how long the loop waits for other ranks.
+        measures_waits: False if the caller cannot report how long the loop waits for other ranks.
     """
     directory = environment.get(Env.METRICS_DIR)
     recorder: RankRecorder | None = None
     try:
         if directory:
-            recorder = _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
+            recorder = _rank_recorder(Path(directory), environment, measures_waits=measures_waits)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no metrics file in %s (%s); training continues", directory, error)
     if recorder is None:
@@ -179,7 +179,7 @@ def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int
     return int(known.get(MetricLabel.RANK, -1)) if "LOCAL_RANK" in environment else 0
 
 
-def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
+def _rank_recorder(directory: Path, environment: Mapping[str, str], *, measures_waits: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
     path = rank_metrics_path(directory, local_rank)
@@ -202,7 +202,7 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
         }
     )
     recorder = MmapRankRecorder(metrics_file, marks=marks(environment), own=_user_values(path, os.getpid()))
-    recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
+    recorder.watch(Watch(recorder, measures_waits=measures_waits))
     if local_rank == 0:
         recorder.record_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))

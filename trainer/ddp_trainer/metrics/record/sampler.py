@@ -32,12 +32,12 @@ class Sink(Protocol):
 class Watch:
     """Sampler that runs at the end of the steps that it requests."""
 
-    def __init__(self, sink: Sink, *, waits_are_told: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sink: Sink, *, measures_waits: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         """Create the sampler.
 
         Args:
             sink: Receiver of the samples.
-            waits_are_told: True if the loop measures its waiting for other ranks beyond that in DDP.
+            measures_waits: True if the loop measures its waiting for other ranks beyond that in DDP.
             clock: Returns monotonic seconds.
         """
         self.exposed_seconds = 0.0
@@ -45,7 +45,7 @@ class Watch:
         self.forward_share = 1.0
         """Share of the forward pass in forward and backward of the last sampled step; 1 if it is unknown."""
         self._sink = sink
-        self._waits_are_told = waits_are_told
+        self._measures_waits = measures_waits
         self._clock = clock
         self._exposure = CommSampler()
         self._memory: dict[str, float] = {}
@@ -59,7 +59,7 @@ class Watch:
 
     def ignore_loop_waits(self) -> None:
         """Ignore the loop's waiting times. Ranks with different work, such as pipeline stages, are not comparable."""
-        self._waits_are_told = False
+        self._measures_waits = False
 
     def sample_if_due(self, seconds: float, waited: float, steps: int) -> int:
         """Sample at the end of a step, if due.
@@ -76,7 +76,7 @@ class Watch:
         self._due -= steps
         if self._due <= 0:
             # On a GPU, the host's clock measures waiting for the device, which may be computing.
-            is_measured = self._waits_are_told and not _has_gpu()
+            is_measured = self._measures_waits and not _has_gpu()
             sample = self._exposure.end_step(seconds, waited if is_measured else 0.0)
             self._due = self._exposure.wait
             if sample is not None:

@@ -303,7 +303,7 @@ def max_wait_seconds(environ: Mapping[str, str]) -> float:
     return seconds if 0 <= seconds <= 600 else MOST_SECONDS
 
 
-LOOK_SECONDS: Final = 1.0
+CHECK_INTERVAL_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -313,14 +313,14 @@ class UnreadableFiles:
     directory: Path
     report: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
-    _looked_at: float = float("-inf")
+    _checked_at: float = float("-inf")
     _reported: set[tuple[Path, str]] = field(default_factory=set)
 
     def check_if_due(self) -> None:
         """Check the metrics files if a check is due, and report new unreadable ones."""
-        if self.clock() - self._looked_at < LOOK_SECONDS:
+        if self.clock() - self._checked_at < CHECK_INTERVAL_SECONDS:
             return
-        self._looked_at = self.clock()
+        self._checked_at = self.clock()
         for path, why in read_pod_snapshot(self.directory).stale:
             if (path, str(why)) not in self._reported:
                 self._reported.add((path, str(why)))

@@ -7,8 +7,8 @@ How to add a field that is read without the state, for example by ``inspect``; s
 ``train/loop/train_state.py`` instead, which changes no format:
 
 1. Add it to :class:`Manifest`, with the default that manifests of earlier formats get. ``to_json`` and ``from_json``
-   follow. Raise ``WHOLE`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys, and keep the
-   earlier number in ``SHARDED_FORMATS``. ``format``, ``step`` and ``written_at`` never change name or type, since
+   follow. Raise ``UNSHARDED`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys, and keep
+   the earlier number in ``SHARDED_FORMATS``. ``format``, ``step`` and ``written_at`` never change name or type, since
    earlier versions read them.
 2. Set the value in ``TrainState.manifest`` (``train/loop/train_state.py``). A value that must be equal to resume is a
    field of :class:`Identity` instead, which ``train/loop/run_context.py`` fills in, with its words in ``_COMPARED``.
@@ -35,7 +35,7 @@ from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
 PAYLOAD: Final = "state.pt"
 MANIFEST: Final = "manifest.json"
-WHOLE: Final = 1
+UNSHARDED: Final = 1
 """Format of a checkpoint whose payload is the complete state."""
 SHARDED: Final = 2
 """Format of a sharded checkpoint: the payload, and the files of the key ``pieces``."""
@@ -107,7 +107,7 @@ class Manifest:
     """Time of writing, in seconds since the Unix epoch."""
     torch: str
     """Version of torch that wrote the checkpoint."""
-    format: _Count = WHOLE
+    format: _Count = UNSHARDED
     metrics: Mapping[str, float] | None = None
     """Metrics of the evaluation after this step; None without one."""
     pieces: tuple[CheckpointFile, ...] = ()

@@ -32,7 +32,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 """Interval between checks for notes, in seconds."""
 
 
@@ -149,7 +149,7 @@ def await_pieces(others: Sequence[int], timeout_seconds: float, group: Group, pl
             raise OSError(
                 errno.ETIMEDOUT, f"rank {missing[0]} has written nothing of its pieces for {timeout_seconds:g} s"
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     for rank in others:
         _result_path(place, rank).unlink()
     return [found[rank] for rank in others]

@@ -23,8 +23,8 @@ _OPEN = Path("/proc/self/fd")
 _DETAILS = Path("/proc/self/fdinfo")
 _WATCHED: Final = re.compile(r"tfd:\s*(\d+) events:\s*\w+ data:\s*(\w+)")
 """Descriptor (decimal) and the program's own value (hexadecimal) of an entry of an epoll instance."""
-_LOOK_SECONDS: Final = 0.02
-"""Interval between two looks for connections that open after a call-off."""
+_POLL_SECONDS: Final = 0.02
+"""Interval between checks for connections that open after a call-off, in seconds."""
 
 
 class GlooSockets:
@@ -77,7 +77,7 @@ class GlooSockets:
                 if self._own is not None or self._has_ended:
                     return
                 self.cut()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
         """Cut the connections of a group that could not be joined. Those that open later belong to another group."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddp_trainer.process.group_names import restart_group_names
 
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 """Interval between checks whether all spare ranks have read the result."""
 
 
@@ -68,4 +68,4 @@ class GroupStore:
         self.store.set(f"{self.prefix}/result", result)
         deadline = time.monotonic() + self.timeout.total_seconds()
         while self.store.add(f"{self.prefix}/heard", 0) < spares and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)

@@ -37,7 +37,7 @@ class StopRequest:
         self._leave = leave
         self._lock = threading.Lock()
         self._training = False
-        self._is_told = False
+        self._is_requested = False
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
         """Exit code after the stop; None without a request."""
@@ -57,7 +57,7 @@ class StopRequest:
         """
         code = Exit.SIGNAL_BASE + number
         with self._lock:
-            first, self._is_told = not self._is_told, True
+            first, self._is_requested = not self._is_requested, True
             self.exit_code = self.exit_code if self.exit_code is not None else code
             training = self._training
         if not training:

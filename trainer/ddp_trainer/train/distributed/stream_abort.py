@@ -50,7 +50,7 @@ _HEAD_START_SECONDS: Final = 0.2
 They do not wait longer, because its kernel can be queued behind one of theirs.
 """
 
-_LOOK_SECONDS: Final = 0.5
+_QUERY_SECONDS: Final = 0.5
 """Time limit of the query whether the stream passed a mark. It takes microseconds if the driver responds."""
 
 LIMIT_SECONDS: Final = 10.0
@@ -177,7 +177,7 @@ class StreamAbort:
 
     def _run(self) -> None:
         # Query before the abort: afterwards the stream passes every mark, with undefined outputs.
-        _started(self._query_mark).join(_LOOK_SECONDS)
+        _started(self._query_mark).join(_QUERY_SECONDS)
         self._is_aborting = True
         trouble = self._abort_all() or self._rest()
         if trouble:

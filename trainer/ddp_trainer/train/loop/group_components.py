@@ -122,7 +122,7 @@ def build_state(
         context.model.to(group.device)
     losses = prepare(context.model, context.task.losses, config, group, context.process.progress.warn_rank)
     if sharded is not None:
-        sharded = _spread_out(context, sharded, loaded)
+        sharded = _shard_model(context, sharded, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return TrainState(
         context=context,
@@ -180,7 +180,7 @@ def build_components(state: TrainState) -> GroupComponents:
         balance=balance,
         on_skip=context.on_skip,
         batch_slices=batch_slices,
-        merges_slices=strategy.takes_whole_steps or config.level is Level.FAST,
+        merges_slices=strategy.merges_slices or config.level is Level.FAST,
         no_loss=torch.zeros((), dtype=torch.float64, device=group.device),
     )
 
@@ -248,7 +248,7 @@ def _apply_layout(config: Config, group: Group) -> ShardedState | None:
         return ShardedState(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(context: RunContext, sharded: ShardedState, loaded: Collection[str]) -> ShardedState:
+def _shard_model(context: RunContext, sharded: ShardedState, loaded: Collection[str]) -> ShardedState:
     """Cut the model in place before its optimizer is built; weights in ``loaded`` are not initialized.
 
     Raises:

@@ -43,7 +43,7 @@ class Pipeline(Strategy):
     """Strategy for a model that :func:`ddp_trainer.train.parallel.pp.pipeline_split.split_stages` has cut."""
 
     computes_together = True
-    takes_whole_steps: ClassVar[bool] = True
+    merges_slices: ClassVar[bool] = True
     schedules_passes: ClassVar[bool] = True
 
     def __init__(self, components: StrategyComponents, stages: Stages) -> None:

@@ -12,7 +12,7 @@ For each step, :mod:`ddp_trainer.train.step` calls on every rank::
     on_step_end(step, optimizer)
 
 The batch slices of this rank are computed one by one, or merged into a single one
-(:attr:`Strategy.takes_whole_steps`, ``--level fast``). A slice has one pass, or several with ``--micro-batch``.
+(:attr:`Strategy.merges_slices`, ``--level fast``). A slice has one pass, or several with ``--micro-batch``.
 
 When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
 or could not fetch them, calls ``reduce`` as well, without any pass before it.
@@ -131,7 +131,7 @@ class Strategy:
     separates_slices: ClassVar[bool] = False
     """:meth:`slice_done` takes the gradients of each slice out of ``weight.grad``."""
 
-    takes_whole_steps: ClassVar[bool] = False
+    merges_slices: ClassVar[bool] = False
     """All samples of this rank in a step are one slice, at every level."""
 
     def __init__(self, components: StrategyComponents) -> None:
@@ -328,7 +328,7 @@ class Ddp(Strategy):
             )
         if _BUFFER_ARGUMENT == "broadcast_buffers" and not self._group.has_agreed_state:
             send_from_first([*self.model.buffers()], self._group)
-        self._looks_for_compiler = True
+        self._imports_compiler = True
         self._checkpoints_activations = components.config.activation_checkpointing
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
@@ -345,10 +345,10 @@ class Ddp(Strategy):
         The ranks agree on DDP's buckets after the first backward pass.
         """
         try:
-            if not self._looks_for_compiler:
+            if not self._imports_compiler:
                 return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
             # DDP looks for torch's compiler in its first pass only, activation checkpointing in every pass.
-            self._looks_for_compiler = self._checkpoints_activations
+            self._imports_compiler = self._checkpoints_activations
             with uncompiled():
                 return self._ddp(batch)  # type: ignore[no-any-return] # as above
         except RuntimeError as err:

@@ -58,7 +58,7 @@ class ElasticState:
         self._lacks_model = False
         self._lacks_weights = not context.has_weights
         """True if the weights were never filled, or overwritten in part, by a transfer that may have failed."""
-        self.is_whole = False
+        self.is_complete = False
         """True if this process holds the whole state of its rank, ready to train."""
         self.verification: BackgroundVerification | None = None
         """Verification of the checkpoint from which the state comes. Until it has ended, the state must not leave the
@@ -85,14 +85,14 @@ class ElasticState:
 
         A state that may come from a damaged checkpoint is dropped.
         """
-        if self.is_whole and self.verification is None:
+        if self.is_complete and self.verification is None:
             self._local_state = capture_state(self.state, in_doubt=in_doubt)
         self._release()
 
     def _release(self) -> None:
         """Drop the model and the optimizer that this rank holds."""
-        if self.is_whole:
-            self.is_whole = False
+        if self.is_complete:
+            self.is_complete = False
             self.state.release()
         self.verification = None
         # The next model is initialized later, when the other ranks do not wait for this process to leave.
@@ -111,7 +111,7 @@ class ElasticState:
         began = time.perf_counter()
         history.begin_restore()
         held = None
-        if self.is_whole:
+        if self.is_complete:
             held = progress_key(self.state.step, is_evaluated=context.watch.has_seen(self.state.step))
         taken = recover_state(context, self._local_state, self._require_same_run) if config.is_model_sharded else None
         if taken is None:
@@ -137,7 +137,7 @@ class ElasticState:
         self._set_order(None if checkpoint is None else checkpoint.manifest)
         progress_file = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
         history.load(progress_file, process.recorder, group, process.began, process.env)
-        if not self.is_whole:
+        if not self.is_complete:
             self._build(checkpoint, is_void=taken is None)
         history.go_on_from(self.state.step if checkpoint is None else checkpoint.manifest.step)
         restored = None if checkpoint is None else self._load(checkpoint, taken)
@@ -152,7 +152,7 @@ class ElasticState:
         self._record_agreement(has_state=restored is not None or held is not None)
         self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name
         group.confirm()
-        self.is_whole, self._lacks_weights, self._local_state = True, False, None
+        self.is_complete, self._lacks_weights, self._local_state = True, False, None
         history.end_restore(loaded=is_loaded)
         return restored
 
@@ -164,7 +164,7 @@ class ElasticState:
 
     def _set_order(self, stored: Manifest | None) -> None:
         """Order the samples as the run did so far, or as a new run does if nothing is ``stored``."""
-        if self.is_whole:
+        if self.is_complete:
             return
         identity = self._context.identity
         order = order_of_new_run(identity.samples) if stored is None else stored.identity.order
@@ -236,7 +236,7 @@ class ElasticState:
         model is cut later.
         """
         context = self._context
-        if self.is_whole or isinstance(context.task, UserTask) or context.config.is_model_sharded:
+        if self.is_complete or isinstance(context.task, UserTask) or context.config.is_model_sharded:
             return {}
         if self._lacks_model:
             context.model, _ = draw_without_weights(context.config, context.task, context.process)

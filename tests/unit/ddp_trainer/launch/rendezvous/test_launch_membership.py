@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddp_trainer.launch.failures import EARLY_EXIT
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
-from ddp_trainer.launch.rendezvous.group_formation import MOST_TOLD
+from ddp_trainer.launch.rendezvous.group_formation import MAX_NOTIFIED_NODES
 from ddp_trainer.launch.rendezvous.membership import RunPhase
 from ddp_trainer.launch.rendezvous.waiting_messages import other_policy_message
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
@@ -48,14 +48,14 @@ def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
 
 
 def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
-    agents = SimulatedRun(a_policy(1000, 1000)).joined(*range(MOST_TOLD + 2))
+    agents = SimulatedRun(a_policy(1000, 1000)).joined(*range(MAX_NOTIFIED_NODES + 2))
     first = tuple(f"worker-{index}" for index in range(MOST_NAMED))
-    missing = tuple(f"worker-{index}" for index in range(MOST_TOLD, MOST_TOLD + MOST_NAMED))
+    missing = tuple(f"worker-{index}" for index in range(MAX_NOTIFIED_NODES, MAX_NOTIFIED_NODES + MOST_NAMED))
     expected = messages.Waiting(
-        nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD
+        nodes=MAX_NOTIFIED_NODES, spare=False, names=first, missing=missing, missing_count=1000 - MAX_NOTIFIED_NODES
     )
     assert agents[0].last == expected
-    assert agents[-1].last == messages.Waiting(nodes=MOST_TOLD + 2, spare=False)
+    assert agents[-1].last == messages.Waiting(nodes=MAX_NOTIFIED_NODES + 2, spare=False)
 
 
 def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count() -> None:

@@ -99,7 +99,7 @@ def test_the_share_of_the_forward_pass_comes_from_the_timer() -> None:
 def test_without_ddp_and_without_reported_waits_there_is_no_sample() -> None:
     recorder = Heard()
     run(Watch(recorder), [], 500)
-    run(Watch(recorder, waits_are_told=False), [], 500, waited=0.5)
+    run(Watch(recorder, measures_waits=False), [], 500, waited=0.5)
     assert recorder.samples == []
 
 

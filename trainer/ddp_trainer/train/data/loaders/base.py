@@ -90,11 +90,11 @@ class Feed(ABC):
         """Stop reading and release resources."""
 
 
-MOST_TOLD: Final = 20
+MAX_REASONS: Final = 20
 
 
 class Skips:
-    """Reports each reason for a skipped sample once, and at most :data:`MOST_TOLD` reasons.
+    """Reports each reason for a skipped sample once, and at most :data:`MAX_REASONS` reasons.
 
     One more message then states that further samples are only counted.
     """
@@ -105,10 +105,10 @@ class Skips:
 
     def __call__(self, sentence: str) -> None:
         """Report a skipped sample with the reason ``sentence``."""
-        if sentence in self._reported or len(self._reported) > MOST_TOLD:
+        if sentence in self._reported or len(self._reported) > MAX_REASONS:
             return
         self._reported.add(sentence)
-        if len(self._reported) > MOST_TOLD:
+        if len(self._reported) > MAX_REASONS:
             self._alarm("More samples cannot be read; the summary counts them as samples_skipped.")
         else:
             self._alarm(f"{sentence} It counts as seen, with weight 0.")

@@ -71,7 +71,7 @@ class StageZero:
         self._weights: list[_Weight] = []
         self._uncut: list[nn.Parameter] = []
         """Weights too small to be sharded, which each rank holds whole."""
-        self._is_whole = False
+        self._is_gathered = False
         for weight in [parameter for parameter in model.parameters() if not parameter.is_meta]:
             dimension = _longest_unsharded_dim(weight)
             if dimension is None:
@@ -94,13 +94,13 @@ class StageZero:
                 for entry, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
                     full = _unpad(rows, entry.form, entry.dimension)
                     entry.put(nn.Parameter(full, requires_grad=entry.piece.requires_grad))
-        self._is_whole = True
+        self._is_gathered = True
 
     def reshard(self) -> None:
         """Free the whole weights; the model holds its shards again."""
         for entry in self._weights:
             entry.put(entry.piece)
-        self._is_whole = False
+        self._is_gathered = False
 
     def reduce_scatter_grads(self, waits: CommWaits) -> None:
         """Reduce-scatter the gradients of the whole weights, and free the whole weights and gradients.
@@ -131,7 +131,7 @@ class StageZero:
     @contextmanager
     def full_weights(self) -> Iterator[None]:
         """Context with whole weights, for a pass without gradients outside of a step."""
-        if self._is_whole:
+        if self._is_gathered:
             yield
             return
         self.gather(CommWaits())

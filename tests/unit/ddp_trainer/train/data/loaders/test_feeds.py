@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, StepPlan, digest, owned
-from ddp_trainer.train.data.loaders.base import MOST_TOLD, Feed, FetchResult, Request, Skips
+from ddp_trainer.train.data.loaders.base import MAX_REASONS, Feed, FetchResult, Request, Skips
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
 from ddp_trainer.train.data.sample_order import BlockTable, uniform_blocks
 from ddp_trainer.train.data.task import rowwise
@@ -277,7 +277,7 @@ def test_skipped_samples_are_named_once_and_not_without_end() -> None:
     for number in [0, 0, *range(1000), 3]:
         skips(f"Sample {number} is broken.")
     assert messages[0] == "Sample 0 is broken. It counts as seen, with weight 0."
-    assert len(messages) == MOST_TOLD + 1
+    assert len(messages) == MAX_REASONS + 1
     assert messages[-1].startswith("More samples cannot be read")
 
 
