@@ -62,7 +62,7 @@ def value_rows(chart: Path) -> list[Row]:
         node = schema_at(schema, key)
         default = json.dumps(_at(defaults, key), ensure_ascii=False)
         default = default if len(default) <= LONGEST else "see values.yaml"
-        found.append(Row(key, default, _may_be(schema, node), description))
+        found.append(Row(key, default, _allowed_values(schema, node), description))
         found += _inside(schema, key, node)
     return found
 
@@ -116,7 +116,7 @@ def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
         for name, field in item.get("properties", {}).items():
             inner = resolve_reference(schema, field)
             if "description" in field:
-                yield Row(f"{below}.{name}", "", _may_be(schema, inner), field["description"])
+                yield Row(f"{below}.{name}", "", _allowed_values(schema, inner), field["description"])
             yield from _inside(schema, f"{below}.{name}", inner)
 
 
@@ -129,7 +129,7 @@ def _items(schema: Schema, key: str, node: Schema) -> Iterator[tuple[str, Schema
         yield key, {"properties": node.get("properties", {})}
 
 
-def _may_be(schema: Schema, node: Schema) -> str:
+def _allowed_values(schema: Schema, node: Schema) -> str:
     """Describe the allowed values."""
     if "enum" in node:
         return ", ".join(f"`{json.dumps(value).strip(chr(34))}`" for value in node["enum"])

@@ -25,7 +25,7 @@ from kubectl_ddp.util.concurrency import Future, map_in_threads
 from kubectl_ddp.util.finding import Severity, finding_to_dict, findings_text
 from kubectl_ddp.util.text_table import Style, duration
 from kubectl_ddp.why import containers, failing, lifecycle, scheduling, training
-from kubectl_ddp.why.facts import Facts, has_label, is_training_stalled
+from kubectl_ddp.why.facts import Facts, is_training_stalled, label_of
 from kubectl_ddp.why.model import LAST_RESORTS, CauseFinding
 
 LINES: Final = 200
@@ -90,7 +90,7 @@ def _has_unscheduled_pods(snapshot: Snapshot) -> bool:
 
 
 def _is_queued(snapshot: Snapshot) -> bool:
-    return bool(has_label(snapshot.job, KUEUE_QUEUE)) and not _is_over(snapshot)
+    return bool(label_of(snapshot.job, KUEUE_QUEUE)) and not _is_over(snapshot)
 
 
 _WANTED: Final[Mapping[RelatedKind, Callable[[Snapshot], bool]]] = {

@@ -330,6 +330,6 @@ def subject(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def has_label(item: Object, label: str) -> str:
+def label_of(item: Object, label: str) -> str:
     """Return the value of a label, or an empty string."""
     return str((item["metadata"].get("labels") or {}).get(label, ""))

@@ -345,7 +345,7 @@ def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
     by_api = bool(drained) or any(disruption_reason(pod) == "EvictionByEvictionAPI" for pod in evicted)
     yield diagnosis(
         Cause.EVICTED,
-        f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
+        f"{subject(names_of(pods))} {_was_or_were(pods)} evicted: {why.rstrip('.')}.",
         "Its node is drained, or the pod was evicted; it is recreated elsewhere, if there is room."
         if by_api
         else _help_of_eviction(facts, why),
@@ -385,7 +385,7 @@ def deleted(facts: Facts) -> Iterator[CauseFinding]:
     evidence = [f"pod {pod['metadata']['name']} ends since {pod['metadata']['deletionTimestamp']}" for pod in leaving]
     yield diagnosis(
         Cause.POD_DELETED,
-        f"{subject(names_of(pods))} {_was(pods)} deleted.",
+        f"{subject(names_of(pods))} {_was_or_were(pods)} deleted.",
         "The operator recreates it, and the ranks continue; "
         f"'{program()} events {facts.name}{location_flags()}' shows "
         "what happened. Kubernetes records in its audit log alone who deleted or evicted it.",
@@ -486,5 +486,5 @@ def _restart_times(pod: Object) -> Iterator[float]:
         yield ended
 
 
-def _was(pods: Sequence[Object]) -> str:
+def _was_or_were(pods: Sequence[Object]) -> str:
     return "was" if len(pods) == 1 else "were"

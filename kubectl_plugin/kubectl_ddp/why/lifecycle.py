@@ -16,7 +16,7 @@ from kubectl_ddp.status.describe import summary_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.termination_message import STORE_NAME, stores
 from kubectl_ddp.util.process import location_flags, program
-from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
+from kubectl_ddp.why.facts import Facts, format_event, label_of, line_of, message_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 INCOMPLETE: Final = "ddp.dev/incomplete"
@@ -72,7 +72,7 @@ def subject_of(name: str) -> str:
 
 
 def _is_suspended_or_queued(job: Object) -> bool:
-    return job_kinds.is_suspend_requested(job) or bool(has_label(job, KUEUE_QUEUE))
+    return job_kinds.is_suspend_requested(job) or bool(label_of(job, KUEUE_QUEUE))
 
 
 def _operator_problems(facts: Facts) -> list[str]:
@@ -97,7 +97,7 @@ def state_of(pod: Object) -> str:
 
 def job_suspension(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job is suspended."""
-    if facts.is_over or not job_kinds.is_suspend_requested(facts.job) or has_label(facts.job, KUEUE_QUEUE):
+    if facts.is_over or not job_kinds.is_suspend_requested(facts.job) or label_of(facts.job, KUEUE_QUEUE):
         return
     if INCOMPLETE in (facts.job["metadata"].get("annotations") or {}):
         yield diagnosis(

@@ -12,7 +12,7 @@ from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, holds
 from kubectl_ddp.preflight.resources import lacking_resources, parse_nodes, requests_of
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.why.facts import Facts, claims_of, format_event, has_label, line_of, names_of, subject
+from kubectl_ddp.why.facts import Facts, claims_of, format_event, label_of, line_of, names_of, subject
 from kubectl_ddp.why.lifecycle import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
@@ -164,7 +164,7 @@ _OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the re
 
 def queued(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job waits in a queue of Kueue."""
-    queue = has_label(facts.job, KUEUE_QUEUE)
+    queue = label_of(facts.job, KUEUE_QUEUE)
     if facts.is_over or not queue:
         return
     workload = workload_of(facts)

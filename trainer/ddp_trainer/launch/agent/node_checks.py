@@ -173,7 +173,7 @@ class GpuProbes:
     def _health_is_known(self, outcome: PreflightVerdict) -> None:
         if _HEALTH in self._waited_for:
             self._health = outcome
-            self._is_over(_HEALTH)
+            self._end_probe(_HEALTH)
 
     def _one_is_late(self, device: str, pid: int) -> None:
         kill(pid, signal.SIGKILL)  # the kernel may hold it forever, so do not wait for its exit
@@ -190,9 +190,9 @@ class GpuProbes:
         if device in self._waited_for:
             if trouble:
                 self._found[device] = trouble
-            self._is_over(device)
+            self._end_probe(device)
 
-    def _is_over(self, device: str) -> None:
+    def _end_probe(self, device: str) -> None:
         self._waited_for.pop(device).cancel()
         if not self._waited_for:
             self.ended(self._result_message())

@@ -49,7 +49,7 @@ class ArchiveStream(Protocol):
         """Write out buffered bytes."""
 
 
-def _is_ready() -> None:
+def _do_nothing() -> None:
     """Do nothing: the storages have their content."""
 
 
@@ -61,7 +61,7 @@ class Archive:
     """The pickle, without the bytes of the tensors."""
     storages: list[Tensor]
     """Storages, uint8 of shape ``(n,)`` each; entry ``data/<position>``. A shared storage appears once."""
-    ready: Callable[[], None] = _is_ready
+    ready: Callable[[], None] = _do_nothing
     """Returns once the storages have their content."""
 
     @property
