@@ -132,11 +132,11 @@ def run_torchrun_round(directory: Path, outcomes: RecoveryStats) -> None:
                 raise CannotMeasure("Stock torchrun did not begin to train.")
             before = {step.pid for step in run.steps()}
             begun = fault(run)
-            stepped = run.wait(_is_new(begun, before), timeout=GIVEN_UP)
+            stepped = run.wait(_first_after(begun, before), timeout=GIVEN_UP)
             outcomes.since(name, begun, stepped)
 
 
-def _is_new(begun: float, before: set[int]) -> Callable[[Step], bool]:
+def _first_after(begun: float, before: set[int]) -> Callable[[Step], bool]:
     return lambda step: step.time > begun and step.pid not in before
 
 

@@ -27,9 +27,9 @@ out, *command = sys.argv[1:]
 begun = time.perf_counter()
 process = os.posix_spawnp(command[0], command, os.environ)
 _, status, used = os.wait4(process, 0)
-told = {"seconds": time.perf_counter() - begun, "computed": used.ru_utime + used.ru_stime}
-told |= {"memory": used.ru_maxrss * 1024, "code": os.waitstatus_to_exitcode(status)}
-os.write(int(out), json.dumps(told).encode())
+usage = {"seconds": time.perf_counter() - begun, "computed": used.ru_utime + used.ru_stime}
+usage |= {"memory": used.ru_maxrss * 1024, "code": os.waitstatus_to_exitcode(status)}
+os.write(int(out), json.dumps(usage).encode())
 """
 
 

@@ -47,7 +47,7 @@ class LocalJobs:
         self.environment = os.environ | {"XDG_STATE_HOME": str(self.directory), "KUBECONFIG": os.devnull}
 
     def run(self, *words: str, check: bool = True) -> str:
-        """``kubectl-ddp WORDS``; answers with what it printed on stdout."""
+        """``kubectl-ddp WORDS``; return its stdout."""
         done = subprocess.run(
             [sys.executable, "-m", "kubectl_ddp", *words],
             env=self.environment,

@@ -50,34 +50,34 @@ def found(container, process):
             pass
     return None
 
-class Hands(http.server.BaseHTTPRequestHandler):
+class AgentHandler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        asked = urllib.parse.urlsplit(self.path)
-        said = dict(urllib.parse.parse_qsl(asked.query))
+        request = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(request.query))
         answer = {}
-        if asked.path == "/kill":
-            process = found(said["container"], said["process"])
-            if process is not None and said.get("child"):
+        if request.path == "/kill":
+            process = found(query["container"], query["process"])
+            if process is not None and query.get("child"):
                 children = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
                 process = int(children[0]) if children else None
             answer = {"process": process, "time": time.time()}
             if process is not None:
                 os.kill(process, signal.SIGKILL)
-        if asked.path == "/folder":
-            folder = pathlib.Path("/machine", said["name"])
+        if request.path == "/folder":
+            folder = pathlib.Path("/machine", query["name"])
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
-        if asked.path == "/forget":
-            shutil.rmtree(pathlib.Path("/machine", said["name"]), ignore_errors=True)
+        if request.path == "/forget":
+            shutil.rmtree(pathlib.Path("/machine", query["name"]), ignore_errors=True)
         body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-    def log_message(self, *said):
+    def log_message(self, *args):
         pass
 
-http.server.ThreadingHTTPServer(("", 8000), Hands).serve_forever()
+http.server.ThreadingHTTPServer(("", 8000), AgentHandler).serve_forever()
 """
 FOLDERS: Final = "/var/tmp"
 """Folder of the machine in which volumes are made."""
@@ -95,7 +95,7 @@ class NodeAccess:
         return self.kill(pod, child="&child=1")
 
     def kill(self, pod: Json, process: int = 1, *, child: str = "") -> float:
-        """SIGKILL a process of a pod's main container, numbered as inside; answers with the Unix time of it."""
+        """SIGKILL a process of a pod's main container, numbered as in the container; return the Unix time."""
         status = next(
             container for container in pod["status"]["containerStatuses"] if container["name"] == main_container(pod)
         )
@@ -106,7 +106,7 @@ class NodeAccess:
         return float(answer["time"])
 
     def folder(self, node: str, name: str) -> str:
-        """Make a folder of a machine that every pod on it may write to; answers with its path there."""
+        """Make a folder of a machine that every pod on it may write to; return its path there."""
         self._request(node, f"folder?name={name}")
         return f"{FOLDERS}/{name}"
 
@@ -115,7 +115,7 @@ class NodeAccess:
         self._request(node, f"forget?name={name}")
 
     def _request(self, node: str, what: str) -> Json:
-        path = f"{collection('v1', 'pods', self.namespace)}/hands-{node}:{PORT}/proxy/{what}"
+        path = f"{collection('v1', 'pods', self.namespace)}/node-agent-{node}:{PORT}/proxy/{what}"
         answer: Json = json.loads(self.api.text(path, limits=ANSWER))
         return answer
 
@@ -123,7 +123,7 @@ class NodeAccess:
 @contextlib.contextmanager
 def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
     """Run a pod on every machine that takes workers, in a separate namespace. Raises CannotMeasure."""
-    name = f"ddp-test-hands-{secrets.token_hex(4)}"
+    name = f"ddp-test-node-agent-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     try:
@@ -138,7 +138,7 @@ def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
 
 
 def workers(api: Api) -> list[str]:
-    """Names of the machines that are ready, and take pods without being asked to tolerate anything."""
+    """Names of the machines that are ready, and take pods without being request to tolerate anything."""
     nodes, _ = api.items("/api/v1/nodes")
     return sorted(node["metadata"]["name"] for node in nodes if is_ready(node) and not _has_hard_taint(node))
 
@@ -164,7 +164,7 @@ def _pod(node: str, image: str) -> Json:
         "volumeMounts": [{"name": "machine", "mountPath": "/machine"}],
     }
     return {
-        "metadata": {"name": f"hands-{node}"},
+        "metadata": {"name": f"node-agent-{node}"},
         "spec": {
             "nodeName": node,
             "hostPID": True,

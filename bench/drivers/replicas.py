@@ -128,7 +128,7 @@ class _Run:
         for line in self._log.other:
             if '"event": "summary"' in line:
                 return dict(json.loads(line)["summary"])
-        raise CannotMeasure(f"The run told no summary: {''.join(self._log.other[-3:])}")
+        raise CannotMeasure(f"The run printed no summary: {''.join(self._log.other[-3:])}")
 
     def kill(self) -> None:
         """Kill the agent in any state."""

@@ -39,7 +39,7 @@ class Seen:
     """Unix time of the line."""
     world: int
     began: float
-    """Unix time at which its worker group told that it began."""
+    """Unix time at which its worker group reported its start."""
     step: int = 0
     """Number of the step."""
 

@@ -48,5 +48,5 @@ def _launch(program: tuple[str, ...], ranks: int, *flags: str, **more: str) -> R
 
 
 def devices_of(run: Running) -> set[str]:
-    """Return the devices on which the trainer said that it trains."""
+    """Return the devices that the trainer printed as its own."""
     return {str(event["device"]) for _, event in run.events("started")}

@@ -82,7 +82,7 @@ def run_demo(options: Options) -> tuple[dict[str, Any], float]:
 
 
 def run_job_with_kill(jobs: LocalJobs, options: Options) -> dict[str, Any]:
-    """Submit, kill a worker, wait; answers with the run's summary and what was seen on the way."""
+    """Submit, kill a worker, wait; return the summary of the run and the observations."""
     submit = ("submit", "--local", "-f", JOB_FILE, "--name", NAME)
     show_command(options, *submit)
     jobs.run(*submit)

@@ -77,7 +77,7 @@ def bits(directory: Path, level: str, worlds: Sequence[int]) -> str:
         flags = ("--level", level, "--max-steps", str(steps), "--checkpoint-dir", str(checkpoints))
         losses |= {step: loss for step, loss, _ in train(directory, world, flags)}
     if sorted(losses) != list(range(1, STEPS + 1)):
-        raise CannotMeasure(f"The run at {worlds} told the losses of {len(losses)} steps, not of {STEPS}.")
+        raise CannotMeasure(f"The run at {worlds} printed the losses of {len(losses)} steps, not of {STEPS}.")
     state = unpack(read(next(directories(checkpoints))))
     shutil.rmtree(checkpoints)
     return sha256([state["model"], state["optimizer"], sorted(losses.items())])

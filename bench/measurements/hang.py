@@ -108,7 +108,7 @@ class Launch:
             except queue.Empty:
                 return None
             if line is None:
-                raise CannotMeasure(f"It ended before it said {pattern!r}; its last line: {self._last}")
+                raise CannotMeasure(f"It ended before it printed {pattern!r}; its last line: {self._last}")
             self._last = line[1]
             if re.search(pattern, line[1]):
                 return line

@@ -166,7 +166,7 @@ def run_interleaved(
 
 
 def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
-    """Start the ranks of one loop; answers with what the first of them measured.
+    """Start the ranks of one loop; return the measurements of the first one.
 
     Raises:
         CannotMeasure: one of them failed.
@@ -193,7 +193,7 @@ def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
                 process.kill()
     for process, (_, errors) in zip(processes, outputs, strict=True):
         if process.returncode:
-            last = (errors.strip().splitlines() or ["it said nothing"])[-1]
+            last = (errors.strip().splitlines() or ["it printed nothing"])[-1]
             raise CannotMeasure(f"The loop {loop!r} ended with {process.returncode}: {last}")
     times: Times = json.loads(outputs[0][0])
     return times

@@ -117,13 +117,13 @@ class Torchrun:
         return None
 
     def end_agent(self, agent: int) -> float:
-        """SIGTERM an agent; answers with the time of it."""
+        """SIGTERM an agent; return its Unix time."""
         begun = time.time()
         self.agents[agent].terminate()
         return begun
 
     def kill_worker(self, agent: int = 0) -> float:
-        """SIGKILL the newest worker of an agent; answers with the time of the kill."""
+        """SIGKILL the newest worker of an agent; return the Unix time of the kill."""
         begun = time.time()
         pid = self.agents[agent].pid
         os.kill((workers(pid) if self.launcher == OURS else children(pid))[-1], signal.SIGKILL)

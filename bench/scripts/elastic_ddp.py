@@ -25,7 +25,7 @@ def save(state: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Train a small model until told to stop."""
+    """Train a small model until a request to stop."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ BATCH = 32
 
 
 def main() -> None:
-    """Train a small model until told to stop."""
+    """Train a small model until a request to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--pause", type=float, default=0.02, help="seconds that a step takes at least")
     options = parser.parse_args()

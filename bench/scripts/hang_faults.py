@@ -40,7 +40,7 @@ def inject_fault(rank: int) -> str:
 
 
 def barrier(fault: str) -> None:
-    """A barrier of all ranks, with a fault that :func:`inject_fault` has told."""
+    """A barrier of all ranks, with a fault of :func:`inject_fault`."""
     if fault == "mismatch":
         dist.broadcast(torch.zeros(1), 0)
     elif fault == "wait":

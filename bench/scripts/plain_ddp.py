@@ -45,7 +45,7 @@ def load(path: Path, state: dict[str, Any], *, is_dcp: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train a small model until told to stop."""
+    """Train a small model until a request to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--trace", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path, required=True)

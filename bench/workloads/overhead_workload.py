@@ -46,7 +46,7 @@ class Workload:
 
 
 def world_size() -> int:
-    """Ranks of this loop: told by torchrun's variable, which a loop of one process must not see."""
+    """Number of ranks of this loop, from torchrun's variable, which a loop of one process must not see."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

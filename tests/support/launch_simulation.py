@@ -77,7 +77,7 @@ class SimulatedAgent:
     connected: bool = False
     identity: ProgramIdentity | None = None
     role: str = "default"
-    looks: bool = False
+    joins_preflight: bool = False
     crash: Failure | None = None
     """Crash of the launcher that ran in its pod before."""
 
@@ -106,7 +106,7 @@ class SimulatedAgent:
             clock=1_000_000_000 + self.run.now,
             last=self.generation,
             identity=self.identity,
-            looks=self.looks,
+            joins_preflight=self.joins_preflight,
             crash=self.crash,
         )
         self.run.membership.handle_and_reconcile(self.peer, hello)

@@ -51,7 +51,7 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
 
 def _table(report: HangReport, style: Style) -> Iterator[str]:
     waited_for = {rank.status.rank for rank, _ in report.culprits}
-    table = Table(("RANK", "POD", "STATE", "COLLECTIVE", "IN", "STANDS", "AT"))
+    table = Table(("RANK", "POD", "STATE", "COLLECTIVE", "WAITING-IN", "STALLED", "LOCATION"))
     ranks = sorted(report.hang_snapshot.ranks, key=lambda rank: (rank.status.rank not in waited_for, rank.status.rank))
     for rank in sorted(ranks[:_MOST_ROWS], key=lambda rank: rank.status.rank):
         status = rank.status
@@ -72,7 +72,7 @@ def _named(report: HangReport, style: Style) -> Iterator[str]:
         killed = f"; killed: {', '.join(map(str, named.killed))}" if named.killed else ""
         ago = duration(max(0.0, report.now - named.time))
         message = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
-        words = f"The launcher said {ago} ago, of generation {named.generation}: {message}{killed}"
+        words = f"Launcher report ({ago} ago, generation {named.generation}): {message}{killed}"
         yield style.apply_color(words, "dim")
 
 

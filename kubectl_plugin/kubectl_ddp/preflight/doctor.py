@@ -268,7 +268,7 @@ MAX_LIMITATIONS: Final = 3
 def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iterator[Finding]:
     """Yield the missing rights and their consequences. ``None`` means that the API server does not report rights."""
     if missing is None:
-        yield warning("what you may do is not told by the API server", "'kubectl auth can-i' asks.", subject="rights")
+        yield warning("the API server does not report your rights", "Try 'kubectl auth can-i'.", subject="rights")
         return
     for section, commands in SECTIONS.items():
         lacks = [(need, right) for need, right in needs(commands=commands) if right in missing]

@@ -72,8 +72,8 @@ def run_in_threads(*calls: Callable[[], T]) -> tuple[T, ...]:
             return call()
 
     with ExitStack() as stack:
-        asides = [stack.enter_context(Future(partial(run_with_limit, call))) for call in calls]
-        return tuple(aside.result() for aside in asides)
+        futures = [stack.enter_context(Future(partial(run_with_limit, call))) for call in calls]
+        return tuple(future.result() for future in futures)
 
 
 def map_in_threads(function: Callable[[T], A], items: Sequence[T]) -> list[A]:

@@ -22,7 +22,7 @@ def test_sigterm_saves_the_step_and_leaves_the_loop_with_143(tmp_path: Path) -> 
         group.wait_for_step(5)
         group.ranks[1].send_signal(signal.SIGTERM)
         assert group.finish() == [Exit.TERMINATED] * 2, group.stderr()
-        match = re.search(r"Told to stop: left after step (\d+) of 5700, saved\.", group.stderr())
+        match = re.search(r"Stop requested: left after step (\d+) of 5700, saved\.", group.stderr())
         assert match is not None
     with start(train_reformed, 1, 1, tmp_path, epochs=300) as group:
         assert next(event["step"] for event in group.events()) == int(match[1])

@@ -42,7 +42,7 @@ def test_a_rank_that_waits_for_peers_leaves_at_once_when_told(tmp_path: Path) ->
         group.wait_until_ready()
         group.ranks[0].send_signal(signal.SIGTERM)
         assert group.finish() == [Exit.TERMINATED]
-        assert group.stderr() == "Told to stop before training began.\n"
+        assert group.stderr() == "Stop requested before training began.\n"
 
 
 def test_a_step_longer_than_the_grace_period_is_not_waited_for(tmp_path: Path) -> None:

@@ -185,15 +185,15 @@ def _previous_launcher(plan: Plan, environ: Mapping[str, str], parent: ParentLin
 
 
 def _registration_message(plan: Plan, environ: Mapping[str, str], previous_launcher: PreviousLauncher) -> Hello:
-    meets_others = plan.has_store
     hello = Hello(
         version=VERSION,
         run_id=plan.arguments.rdzv_id,
         node=plan.node,
         policy=plan.policy,
         standing=WorkerState.IDLE,
-        identity=config.identity_of(plan.program, environ) if meets_others else None,
-        looks=meets_others and config.parse_preflight_policy(plan.arguments, environ) is not PreflightPolicy.OFF,
+        identity=config.identity_of(plan.program, environ) if plan.has_store else None,
+        joins_preflight=plan.has_store
+        and config.parse_preflight_policy(plan.arguments, environ) is not PreflightPolicy.OFF,
         crash=previous_launcher.crash,
     )
     try:

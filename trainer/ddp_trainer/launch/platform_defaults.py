@@ -84,7 +84,7 @@ def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str
     arguments.given |= taken.keys()
     _check_node_rank(arguments, found, environ)
     used = [f"From Volcengine: {_describe(taken)}."] if taken else []
-    return [*used, f"Volcengine says {_describe(beaten)}; what was given counts instead."] if beaten else used
+    return [*used, f"Flags override Volcengine: {_describe(beaten)}."] if beaten else used
 
 
 def _values(environ: Mapping[str, str]) -> Iterator[tuple[str, str | int]]:

@@ -59,7 +59,7 @@ def run_for_a_reader(command: Callable[[], int], program: str) -> int:
         if error.errno not in _FULL:
             raise
         silence()
-        print(f"{program}: What there is to say cannot be written: {error.strerror}.", file=sys.stderr)
+        print(f"{program}: Cannot write output: {error.strerror}.", file=sys.stderr)
         return Exit.FAILURE
 
 

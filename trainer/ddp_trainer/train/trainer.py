@@ -251,7 +251,7 @@ class Trainer:
                 raise
             progress.log_message("The other ranks continue, and save their state.")
         saved = "saved" if self._saver.holds(step) else "nothing saved"
-        progress.log_message(f"Told to stop: left after step {step} of {self.state.plan.total_steps}, {saved}.")
+        progress.log_message(f"Stop requested: left after step {step} of {self.state.plan.total_steps}, {saved}.")
         code = self._process.stop.exit_code
         return Outcome(self.summary(Result.STOPPED), code if code is not None else Exit.TERMINATED)
 

@@ -227,7 +227,7 @@ def test_a_flag_beats_the_environment_which_beats_the_platform() -> None:
     address = "--master-addr worker-0.example.com (MLP_WORKER_0_HOST), --master-port 2222 (MLP_WORKER_0_PORT)"
     assert sentences == [
         f"From Volcengine: --nproc-per-node 8 (MLP_WORKER_GPU), {address}.",
-        "Volcengine says --nnodes 4 (MLP_WORKER_NUM), --node-rank 2 (MLP_ROLE_INDEX); what was given counts instead.",
+        "Flags override Volcengine: --nnodes 4 (MLP_WORKER_NUM), --node-rank 2 (MLP_ROLE_INDEX).",
     ]
 
 

@@ -35,7 +35,7 @@ def test_a_full_disk_is_a_sentence(command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         code, errors = run(command, full.fileno())
     assert (code, errors.count("\n")) == (1, 1)
-    assert errors.endswith("What there is to say cannot be written: No space left on device.\n")
+    assert errors.endswith("Cannot write output: No space left on device.\n")
 
 
 def test_closed_streams_lead_nowhere_and_keep_their_numbers() -> None:

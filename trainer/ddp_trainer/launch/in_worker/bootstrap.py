@@ -184,7 +184,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         os.execvp(target, [target, *arguments])  # noqa: S606 - no shell is wanted
     keep_channel()
     buffer_lines()
-    have([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
+    install_watchers([path for variable, path in WATCHERS.items() if os.environ.get(variable)])
     sys.argv = [target, *arguments]
     flags = ["-u"] if kind == "script" else ["-u", "-m"]
     sys.orig_argv = [sys.executable, *flags, *sys.argv]
@@ -212,8 +212,8 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         raise
 
 
-def have(paths: list[str]) -> None:
-    """Call ``install`` of the given files of this package, invisibly to the script.
+def install_watchers(paths: list[str]) -> None:
+    """Call ``install`` of the given files of this package, invisibly to the script. A file that fails is left out.
 
     They report what this worker does once it has a process group, and count its steps once it has torch.
     """

@@ -18,7 +18,7 @@ from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 
-VERSION: Final = 8
+VERSION: Final = 9
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
 version."""
 
@@ -26,7 +26,7 @@ KEY_PURPOSE: Final = "rendezvous"
 """Purpose of the key that authenticates agents and store. See :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
 
 LINE_BYTES: Final = 1 << 18
-"""Longest line after the handshake, in bytes. The looks of 16 ranks with their stacks take half of it."""
+"""Longest line after the handshake, in bytes. The states of 16 ranks with their stacks take half of it."""
 
 
 class ProtocolError(Exception):
@@ -116,7 +116,7 @@ class Hello:
     """The workers can leave a group without ending, as in :class:`ReusableWorkers`."""
     identity: ProgramIdentity | None = None
     """Program of the node; None in a launch of one node."""
-    looks: bool = False
+    joins_preflight: bool = False
     """The agent takes part in preflights of joining nodes, including its own."""
     crash: Failure | None = None
     """Crash of this agent's predecessor in the same pod, until a store has received it. It counts as a failure."""
@@ -322,7 +322,8 @@ class Show:
 class HangingRanks:
     """Store to agent: the ranks that the others wait for.
 
-    ``ranks`` has the first :data:`MOST_NAMED` of them, and all of the receiving node.
+    ``ranks`` has the first ones, :data:`~ddp_trainer.launch.protocol.message_fields.MOST_NAMED` at most, and all of the
+    receiving node.
     """
 
     generation: fields.Number

@@ -85,7 +85,7 @@ class RegisteredAgent:
             peer=peer,
             outlive=hello.outlive,
             identity=hello.identity,
-            joins_preflight=hello.looks,
+            joins_preflight=hello.joins_preflight,
             # A node that was in a group has passed its preflight and needs no other one.
             fitness=PreflightState.FIT if hello.last else PreflightState.UNKNOWN,
             crash=hello.crash or (known.crash if known else None),

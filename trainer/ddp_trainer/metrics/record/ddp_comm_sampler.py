@@ -18,14 +18,12 @@ from typing import Any, Final
 
 STOCK_RATE: Final = 100
 """DDP's default: it times one in this many iterations."""
-LEAST_SECONDS: Final = 30.0
-"""Most seconds between two samples, which gives ten samples in five minutes …"""
-MOST_STEPS: Final = 100
-"""… or most steps between them …"""
-SHORT_SECONDS: Final = 1.0
-"""… or, if these steps take less than this, seconds between them: reading DDP's timer costs as much as 100 short
-steps.
-"""
+MAX_INTERVAL_SECONDS: Final = 30.0
+"""Maximum time between two samples if fewer than :data:`MAX_INTERVAL_STEPS` steps fit into it."""
+MAX_INTERVAL_STEPS: Final = 100
+"""Maximum number of steps between two samples, unless these take less than :data:`MIN_INTERVAL_SECONDS`."""
+MIN_INTERVAL_SECONDS: Final = 1.0
+"""Minimum time between two samples: reading DDP's timer costs as much as 100 short steps."""
 FIRST_STEP: Final = 3
 """First step to sample. Earlier steps allocate buffers and rebuild buckets."""
 
@@ -81,7 +79,7 @@ def interval(step_seconds: float) -> int:
     (1000, 100, 30, 2)
     """
     step = max(step_seconds, 1e-9)
-    return int(min(max(MOST_STEPS, SHORT_SECONDS / step), max(2.0, LEAST_SECONDS / step)))
+    return int(min(max(MAX_INTERVAL_STEPS, MIN_INTERVAL_SECONDS / step), max(2.0, MAX_INTERVAL_SECONDS / step)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,7 +254,7 @@ def unpack(checkpoint: Checkpoint, only: str = "") -> dict[str, Any]:
         raise
     except Exception as err:
         raise CheckpointMismatch(
-            f"The checkpoint of step {checkpoint.manifest.step} holds what is not loaded for safety: "
+            f"The checkpoint of step {checkpoint.manifest.step} contains objects that weights_only=True refuses: "
             f"{str(err).splitlines()[0]}",
             hint="Give another --checkpoint-dir.",
         ) from err

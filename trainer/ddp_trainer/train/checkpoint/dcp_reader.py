@@ -241,7 +241,7 @@ class ShardedCheckpointReader(StorageReader):
             raise
         except Exception as err:
             why = next(iter(str(err).splitlines()), type(err).__name__)
-            raise self._mismatch(f"holds in {file} what is not loaded for safety: {why}") from err
+            raise self._mismatch(f"contains objects in {file} that weights_only=True refuses: {why}") from err
 
     def _check_complete(self) -> None:
         for name, size in self.sizes.items():

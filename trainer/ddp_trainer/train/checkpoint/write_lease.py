@@ -11,18 +11,26 @@ back. :class:`WriteLease` keeps the older one from writing, by the file ``CLAIM`
    their fences is known.
 
 The order of rule 1 is that of :func:`ddp_trainer.process.fence.precedence`. A fence is one more than the fence of the
-group before, or the median of the nodes' clocks in milliseconds if that is greater. If these clocks are a year ahead,
-the claim has a fence that no later group reaches for a year. A group with a believable fence therefore comes after each
-group whose fence lies more than a day ahead of this machine's clock. This cannot let a stale writer back in:
+group before, or the median of the nodes' clocks in milliseconds if that is greater. It is *plausible* if it is at most
+a day ahead of this machine's clock:
 
-- Two groups of one store have fences from one sequence. So have groups of successive stores if an agent reports the
-  last fence to the new store. Either both fences are ahead or the older one is less ahead. In both cases the greater
-  number decides, as usual.
-- A group with a fence ahead may not replace a believable claim. Once a group with the right clock has written, the
-  group that it replaced stays out, also when its store gives it still greater fences. A new group whose clocks are
-  ahead looks the same as that one. It is refused until the clocks are right.
-- A machine whose own clock is ahead believes fences that others do not. Its group can replace the claim of a group with
-  the right clock, and that one ends by rule 2; the two never publish side by side.
+=========  =============  =======================================================================================
+own fence  claim's fence  the writer replaces the claim
+=========  =============  =======================================================================================
+plausible  plausible      if its own fence is not smaller
+plausible  ahead          always, since clocks a year ahead make a fence that no later group reaches for a year
+ahead      plausible      never; it is refused until the clocks are right
+ahead      ahead          if its own fence is not smaller
+=========  =============  =======================================================================================
+
+No case lets a stale writer back in:
+
+- The fences of one store increase. So do those of successive stores, if an agent reports the last fence to the new one.
+  The older of two groups is therefore never further ahead, and the greater number decides.
+- Once a group with a plausible fence has written, the group that it replaced stays out, also when its store gives it
+  greater fences. A new group whose clocks are ahead is refused too, because it cannot be distinguished from that one.
+- On a machine whose clock is ahead, fences are plausible that are not so elsewhere. Its group can replace the claim of
+  a group with the right clock. That group then ends by rule 2, so the two never publish side by side.
 
 A clock error of less than a day delays the next group by that error at most. A claim can change undetected between the
 check and the rename; shared file systems have no operation that prevents it. A claim that cannot be parsed is an error,

@@ -109,19 +109,24 @@ class BatchPlan:
         return ids.view(len(steps), length)
 
     def _positions(self, taken: range, length: int) -> Tensor:
-        """Return where the samples of steps of this length are in the order of blocks."""
+        """Return the positions in the order of blocks of the samples ``taken``, in steps of ``length`` samples."""
         if length < self.global_batch:
             return torch.arange(taken.start, taken.stop)
         steps = range(taken.start // length, taken.stop // length)
         sizes = shares(self.global_batch, self.batch_slices, self.batch_slices)
         return step_positions(sizes, self.samples // length, steps)
 
-    def lane(self, step: int, batch_slice: int) -> Iterator[tuple[int, int]]:
-        """Yield what a batch slice reads from a global step to the end of its epoch, of samples stored in blocks.
+    def slice_runs(self, step: int, batch_slice: int) -> Iterator[tuple[int, int]]:
+        """Yield the contiguous reads of a batch slice, of samples stored in blocks.
 
-        Each item is the first sample and the number of samples of a run of adjacent samples in one block.
+        Args:
+            step: Global step at which the reads begin. They end with its epoch.
+            batch_slice: Number of the batch slice.
+
+        Yields:
+            The first sample and the number of samples of a run of adjacent samples in one block.
         """
-        assert self.blocks is not None  # noqa: S101 - only the feed for blocks reads lanes
+        assert self.blocks is not None  # noqa: S101 - only the feed for blocks reads runs
         epoch, index = divmod(step, self.steps_per_epoch)
         full = self.samples // self.global_batch
         span = cut(self.global_batch, self.batch_slices, batch_slice)

@@ -61,7 +61,7 @@ class StopRequest:
             self.exit_code = self.exit_code if self.exit_code is not None else code
             training = self._training
         if not training:
-            self._leave(code, "Told to stop before training began.")
+            self._leave(code, "Stop requested before training began.")
         elif not first and number == signal.SIGINT:
             self._leave(code, "Interrupted again: leaving without saving.")
         elif first:

@@ -38,9 +38,9 @@ CLAIMS = st.builds(
     NUMBERS, st.sampled_from([0, 1, 1_000_000_000_000, 1_000_000_003_000, (1 << 53) - 1]), RANKS, st.integers(1, 9),
 )  # fmt: skip
 HELLOS = st.builds(
-    lambda node, last, standing, policy, identity, looks, clock: messages.Hello(
+    lambda node, last, standing, policy, identity, joins_preflight, clock: messages.Hello(
         version=messages.VERSION, run_id="run", node=node, policy=policy, standing=standing, last=last,
-        identity=identity, looks=looks, clock=clock,
+        identity=identity, joins_preflight=joins_preflight, clock=clock,
     ),
     NODES, st.none() | CLAIMS, st.sampled_from(list(messages.WorkerState)),
     st.sampled_from([a_policy(2, 2), a_policy(1, 9), messages.Policy(min_nodes=0, max_nodes=0, max_restarts=0)]),

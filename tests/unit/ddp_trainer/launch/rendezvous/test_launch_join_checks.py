@@ -11,7 +11,7 @@ from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_poli
 def comes(run: SimulatedRun, *indices: int, preflights: bool = True) -> list[SimulatedAgent]:
     agents = [run.agent(index) for index in indices]
     for agent in agents:
-        agent.looks = preflights
+        agent.joins_preflight = preflights
         agent.connect().join()
     return agents
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
-from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, CommSampler, Sample
+from ddp_trainer.metrics.record.ddp_comm_sampler import MAX_INTERVAL_STEPS, STOCK_RATE, CommSampler, Sample
 from ddp_trainer.metrics.record.sampler import Watch
 
 
@@ -123,7 +123,7 @@ def test_ten_samples_fit_into_five_minutes_of_any_step() -> None:
             steps += sampling.wait
             model.iteration += 1
             samples += isinstance(sampling.end_step(seconds, 0.0), Sample)
-        assert 10 <= samples <= 10 + steps / min(MOST_STEPS, max(2, 30 / seconds))
+        assert 10 <= samples <= 10 + steps / min(MAX_INTERVAL_STEPS, max(2, 30 / seconds))
 
 
 def test_a_pass_of_the_garbage_collector_is_reported_to_the_newest_listener() -> None:

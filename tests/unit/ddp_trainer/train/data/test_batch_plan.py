@@ -160,8 +160,8 @@ def test_a_lane_has_what_its_slice_computes_later(plan: BatchPlan, data: st.Data
     epoch_end = (plan.epoch_of(first) + 1) * plan.steps_per_epoch
     for number in range(plan.batch_slices):
         expected = torch.cat([slice_ids(plan, step, number) for step in range(first, epoch_end)])
-        lane = [sample for start, count in plan.lane(first, number) for sample in range(start, start + count)]
-        assert lane == expected.tolist()
+        ids = [sample for start, count in plan.slice_runs(first, number) for sample in range(start, start + count)]
+        assert ids == expected.tolist()
 
 
 def test_no_block_lies_in_two_shards() -> None:
@@ -173,7 +173,7 @@ def test_no_block_lies_in_two_shards() -> None:
 
 def test_a_slice_reads_runs_as_long_as_a_block() -> None:
     plan = plan_of([1000, 1000], 100, 40, 4)
-    runs = [run for number in range(4) for run in plan.lane(0, number)]
+    runs = [run for number in range(4) for run in plan.slice_runs(0, number)]
 
     assert len(runs) <= 20 + 3, "each border between lanes divides one block at most"
 

@@ -22,7 +22,7 @@ from ddp_trainer.train.utils.errors import BadSample
 
 MOST_THREADS: Final = 16
 RUNS_AHEAD: Final = 2
-"""Runs of a lane in memory or being read: the current one and the next."""
+"""Runs of a batch slice in memory or being read: the current one and the next."""
 
 ReadBlock = Callable[[int, int], list[Any]]
 
@@ -80,7 +80,7 @@ class _Lane:
 
     def __init__(self, plan: BatchPlan, request: Request, read: ReadBlock, threads: ThreadPoolExecutor) -> None:
         self._epoch = request.epoch
-        self._runs = plan.lane(request.step, request.slice_index)
+        self._runs = plan.slice_runs(request.step, request.slice_index)
         self._read, self._threads = read, threads
         self._coming: deque[tuple[int, Future[list[Any]]]] = deque()
         """Runs that are being read: the first sample, and the records."""

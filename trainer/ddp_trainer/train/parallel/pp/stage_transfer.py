@@ -38,7 +38,7 @@ class TensorSpec:
 
     here: Tensor
     """This rank's local part, on the meta device."""
-    whole: DTensor | None = None
+    dtensor: DTensor | None = None
     """The distributed tensor; None if each rank holds the whole tensor."""
 
     @classmethod
@@ -51,8 +51,8 @@ class TensorSpec:
         if not isinstance(output, DTensor):
             return cls(output)
         placements = [Replicate() if placement.is_partial() else placement for placement in output.placements]
-        whole = output.redistribute(placements=placements)
-        return cls(whole.to_local(), whole)
+        dtensor = output.redistribute(placements=placements)
+        return cls(dtensor.to_local(), dtensor)
 
     def local_output(self, output: Tensor) -> Tensor:
         """Return this rank's local part of an output as a plain tensor, differentiably.
@@ -64,10 +64,10 @@ class TensorSpec:
             Tensor with the shape and dtype of :attr:`here`.
         """
         output = output.to(self.here.dtype)  # autocast makes it narrower than the next stage expects
-        if self.whole is None or not isinstance(output, DTensor):
+        if self.dtensor is None or not isinstance(output, DTensor):
             return output
         # A copy: torch detaches stage outputs in place (zero-bubble schedules), which views do not allow.
-        return output.redistribute(placements=self.whole.placements).to_local().clone()
+        return output.redistribute(placements=self.dtensor.placements).to_local().clone()
 
     def from_local(self, here: Tensor) -> Tensor:
         """Return the tensor or DTensor that a received local part belongs to; the inverse of :meth:`local_output`.
@@ -75,7 +75,7 @@ class TensorSpec:
         Args:
             here: Tensor with the shape and dtype of :attr:`here`.
         """
-        return here if self.whole is None else from_local(here, self.whole)
+        return here if self.dtensor is None else from_local(here, self.dtensor)
 
 
 class BetweenStreams(nn.Module):
