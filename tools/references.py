@@ -32,14 +32,6 @@ PROGRAMS: Final = frozenset({"bench", "tools"})
 """Packages of separate programs, in which a class name may occur twice."""
 REFERENCE: Final = re.compile(r":(?:func|class|meth|attr|data|mod|exc):`~?([\w.]+)`")
 
-TOLERATED_REFERENCES: Final = frozenset(
-    {
-        *("GroupTeardown.__init__", "HangGuard.imports", "History.look", "Link", "MOST_NAMED", "NodeRegistry.expire"),
-        *("Preflight.meet", "Strategy.alone"),
-    }
-)
-"""Dead references that ddp_trainer still has."""
-
 Members = dict[str, set[str]]
 
 
@@ -100,7 +92,7 @@ def dead_references(modules: dict[str, Module]) -> Iterator[str]:
     """Yield a finding for each reference to a name that is not there."""
     for name, module in modules.items():
         for target in sorted(set(REFERENCE.findall(module.text))):
-            if not is_defined(target, name, modules) and target not in TOLERATED_REFERENCES:
+            if not is_defined(target, name, modules):
                 yield f"{name}: `{target}` names nothing"
 
 

@@ -2,9 +2,9 @@
 
 :meth:`Preflight.start` checks the first group of a run as a whole. It runs at the address and port of rank 0, which its
 agent reserves but does not use yet. Running nodes do not wait for a joining node: it holds a preflight with some of
-them before it may join (:meth:`Preflight.meet`). If no node can take part, the joining node checks itself alone, beside
-its workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs before it
-joins again (:meth:`Preflight.start_gpu_check`).
+them before it may join (:meth:`Preflight.start_join_check`). If no node can take part, the joining node checks itself
+alone, beside its workers, and a finding does not end the run. A node whose worker failed checks the health of its GPUs
+before it joins again (:meth:`Preflight.start_gpu_check`).
 """
 
 from __future__ import annotations

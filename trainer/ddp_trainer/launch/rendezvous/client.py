@@ -69,17 +69,17 @@ class TcpLink:
         self._is_refused = False
 
     def start(self, listener: LinkCallbacks) -> None:
-        """See :class:`Link`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.transport.Link`."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
         self._task.add_done_callback(_raise_error)
 
     def send(self, message: messages.FromAgent) -> None:
-        """See :class:`Link`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.transport.Link`."""
         if self._writer:
             self._writer.write(_line(message))
 
     async def close(self) -> None:
-        """See :class:`Link`."""
+        """See :class:`~ddp_trainer.launch.rendezvous.transport.Link`."""
         writer = self._writer
         if writer:
             with contextlib.suppress(OSError, TimeoutError):

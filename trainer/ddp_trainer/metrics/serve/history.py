@@ -8,9 +8,10 @@
 its increments since the previous time, the first since 0, because these compress well. After a missing value, the next
 increment counts from the last present value.
 
-:meth:`History.look` reads the metrics files at a regular interval. At :data:`MOST_READINGS` readings, every other one
-is dropped and the interval doubles. A history of any length therefore keeps between half of that number and all of it.
-It stores counters and not rates, so dropped readings cost resolution only. The training thread takes no part.
+:meth:`History.sample_if_due` reads the metrics files at a regular interval. At :data:`MOST_READINGS` readings, every
+other one is dropped and the interval doubles. A history of any length therefore keeps between half of that number and
+all of it. It stores counters and not rates, so dropped readings cost resolution only. The training thread takes no
+part.
 
 Names and labels are those of the exposition, summed where a pod has many series: phases over its ranks, seconds of a
 rank over its phases.

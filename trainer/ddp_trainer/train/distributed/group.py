@@ -52,7 +52,7 @@ class Group(group_teardown.GroupTeardown):
         *,
         abort: StreamAbort | None = None,
     ) -> None:
-        """See :meth:`GroupTeardown.__init__` for ``connections`` and ``abort``."""
+        """See :class:`.GroupTeardown` for ``connections`` and ``abort``."""
         super().__init__(connections, abort)
         self.rank = rank
         self.world_size = world_size
