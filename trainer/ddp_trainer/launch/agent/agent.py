@@ -116,12 +116,10 @@ class Agent:
             children: Child processes of this launcher.
             before_exit: Awaited when the run is over for good and no other pod will publish this pod's metrics.
         """
-        self._setup = setup
+        self._setup, self._core = setup, setup.core
+        self._link, self._children = link, children
         self._before_exit = before_exit
         self._exit_barrier = ExitBarrier()
-        self._core = setup.core
-        self._link = link
-        self._children = children
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[Finish] = self._loop.create_future()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
@@ -151,18 +149,7 @@ class Agent:
         self._failures = failures.FailureBuilder(
             setup.core.node.name, setup.environment, self._workers.error_file, self._workers.last_lines
         )
-        self._starting = Starting(
-            setup,
-            children,
-            self._workers,
-            self._guard,
-            self._moments,
-            environment,
-            self._on_worker_exit,
-            lambda why: self._do_one(Finish(CANNOT_EXECUTE, why)),
-            lambda: self._do(self._core.on_imports_changed()),
-            self._send_imports,
-        )
+        self._starting = self._build_starting(environment)
         self._core.is_importing = self._starting.is_importing
         self._probes = GpuProbes(
             setup,
@@ -204,6 +191,20 @@ class Agent:
             on_message=self._on_worker_message,
         )
 
+    def _build_starting(self, environment: Mapping[str, str]) -> Starting:
+        return Starting(
+            self._setup,
+            self._children,
+            self._workers,
+            self._guard,
+            self._moments,
+            environment,
+            self._on_worker_exit,
+            lambda why: self._do_one(Finish(CANNOT_EXECUTE, why)),
+            lambda: self._do(self._core.on_imports_changed()),
+            self._send_imports,
+        )
+
     async def run(self) -> int:
         """Run until the run is over for this pod, and return the exit code. Raise the first error of a callback."""
         self._loop.set_exception_handler(self._on_loop_error)
@@ -234,80 +235,7 @@ class Agent:
         await self._link.close()
         return finish.code
 
-    # ------------------------------------------------------------------ events
-
-    def initial_messages(self, address: str) -> list[messages.FromAgent]:
-        """Return the first messages to send when the link to the store is up."""
-        first, *others = self._core.initial_messages(address)
-        known = [message for message in (self._imports, self._succeeded) if message and self._hosts_rank_0]
-        return [replace(first, clock=time.time()) if isinstance(first, messages.Hello) else first, *others, *known]
-
-    @property
-    def _hosts_rank_0(self) -> bool:
-        return self._core.generation is not None and self._core.generation.node_rank == 0
-
-    def _send_imports(self, file: Path) -> None:
-        """Have the store pass on what workers of this node have imported, for nodes that join later."""
-        known = messages.WorkerImports(modules=read_modules(file))
-        if known != self._imports and self._hosts_rank_0:
-            self._link.send(known)
-        self._imports = known
-
-    def _import_as_members(self, modules: Sequence[str]) -> None:
-        """Import, before this node joins, what workers of the group have imported."""
-        file = self._setup.heartbeat_dir / "imports"
-        with contextlib.suppress(OSError):
-            file.write_text("\n".join(modules))
-            self._starting.start_fork_server(file)
-            if self._starting.is_importing():
-                self._do(self._core.on_imports_changed())
-
-    def link_down(self) -> None:
-        """Handle a lost link to the store."""
-        self._exit_barrier.stop_waiting()
-        self._do(self._core.link_down())
-
-    def link_failed(self, why: str, reason: OutsideReason) -> None:
-        """Handle a failed attempt to reach the store."""
-        self._core.link_failed(why, reason)
-        self._report_outside()
-        self._setup.recorder.rendezvous_failed()
-        is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
-        if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
-            self._troubles.add(why)
-            log_line(
-                f"The store at {self._core.endpoint} cannot be reached yet: {why}. {self._join_deadline_message()}"
-            )
-
-    def _join_deadline_message(self) -> str:
-        left = self._core.limits.join - (time.monotonic() - self._joined_at)
-        return waiting_messages.deadline_message(left, time.time())
-
-    def _log_once(self, sentence: str) -> None:
-        if sentence not in self._troubles:
-            self._troubles.add(sentence)
-            log_line(sentence)
-
-    def on_message(self, message: messages.FromStore) -> None:
-        """Handle a message of the store."""
-        if isinstance(message, messages.Waiting):
-            least = self._core.hello.policy.min_nodes
-            log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
-        if isinstance(message, messages.OtherPolicy):
-            self._log_once(waiting_messages.other_policy_message(self._core.hello.policy, message.policy))
-        if isinstance(message, messages.Show | messages.HangingRanks):
-            self._guard.on_message(message)
-        if isinstance(message, messages.Ping) and self._hosts_rank_0:
-            self._setup.recorder.rejected_connections(message.refused)
-        if isinstance(message, messages.RunPreflight):
-            self._joining.on_message(message)
-        if isinstance(message, messages.WorkerImports):
-            self._import_as_members(message.modules)
-        self._exit_barrier.on_message(message)
-        if self._core.hello.crash:
-            self._setup.previous_launcher.clear_crash()
-            self._core.hello = replace(self._core.hello, crash=None)
-        self._do(self._core.on_message(message))
+    # ------------------------------------------------------------------ what happens on this node
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """End the launcher with the error of a callback: the state machine has lost an event and might wait for it
@@ -342,6 +270,21 @@ class Agent:
             ranks = ", ".join(map(str, late))
             log_line(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
 
+    def _on_worker_message(self, local_rank: int, message: Message) -> None:
+        """Handle a message of a worker that can outlive its group."""
+        group = self._core.generation
+        match message:
+            case Reusable():
+                self._do(self._core.set_reusable(local_rank, able=message.able))
+            case LayoutReport():
+                self._failures.parallel = message.parallel
+            case Left() if message.generation in {0, group.number if group else 0}:
+                failure = self._failures.left(group, local_rank, message) if message.generation else None
+                if failure:
+                    self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
+                self._do(self._core.left(local_rank, failure, is_staying=message.stays, publishes=message.publishes))
+                self._keep_failure()
+
     def _on_worker_exit(self, local_rank: int, returncode: int) -> None:
         """Report a worker that has ended: to the metrics, to the state machine, and in the run directory."""
         core = self._core
@@ -358,21 +301,6 @@ class Agent:
             )
         self._do(core.on_worker_exit(local_rank, failure))
         self._keep_failure()
-
-    def _on_worker_message(self, local_rank: int, message: Message) -> None:
-        """Handle a message of a worker that can outlive its group."""
-        group = self._core.generation
-        match message:
-            case Reusable():
-                self._do(self._core.set_reusable(local_rank, able=message.able))
-            case LayoutReport():
-                self._failures.parallel = message.parallel
-            case Left() if message.generation in {0, group.number if group else 0}:
-                failure = self._failures.left(group, local_rank, message) if message.generation else None
-                if failure:
-                    self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
-                self._do(self._core.left(local_rank, failure, is_staying=message.stays, publishes=message.publishes))
-                self._keep_failure()
 
     def _keep_failure(self) -> None:
         if self._core.failure is not self._reported_failure and self._core.failure:
@@ -482,6 +410,81 @@ class Agent:
                 raise
             log_line(f"Port {named} is not available ({error.strerror}), so the ranks meet at another one this time.")
             return reserve_port()
+
+    # ------------------------------------------------------------------ the store
+
+    def initial_messages(self, address: str) -> list[messages.FromAgent]:
+        """Return the first messages to send when the link to the store is up."""
+        first, *others = self._core.initial_messages(address)
+        known = [message for message in (self._imports, self._succeeded) if message and self._hosts_rank_0]
+        return [replace(first, clock=time.time()) if isinstance(first, messages.Hello) else first, *others, *known]
+
+    @property
+    def _hosts_rank_0(self) -> bool:
+        return self._core.generation is not None and self._core.generation.node_rank == 0
+
+    def _send_imports(self, file: Path) -> None:
+        """Have the store pass on what workers of this node have imported, for nodes that join later."""
+        known = messages.WorkerImports(modules=read_modules(file))
+        if known != self._imports and self._hosts_rank_0:
+            self._link.send(known)
+        self._imports = known
+
+    def _import_as_members(self, modules: Sequence[str]) -> None:
+        """Import, before this node joins, what workers of the group have imported."""
+        file = self._setup.heartbeat_dir / "imports"
+        with contextlib.suppress(OSError):
+            file.write_text("\n".join(modules))
+            self._starting.start_fork_server(file)
+            if self._starting.is_importing():
+                self._do(self._core.on_imports_changed())
+
+    def link_down(self) -> None:
+        """Handle a lost link to the store."""
+        self._exit_barrier.stop_waiting()
+        self._do(self._core.link_down())
+
+    def link_failed(self, why: str, reason: OutsideReason) -> None:
+        """Handle a failed attempt to reach the store."""
+        self._core.link_failed(why, reason)
+        self._report_outside()
+        self._setup.recorder.rendezvous_failed()
+        is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
+        if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
+            self._troubles.add(why)
+            log_line(
+                f"The store at {self._core.endpoint} cannot be reached yet: {why}. {self._join_deadline_message()}"
+            )
+
+    def _join_deadline_message(self) -> str:
+        left = self._core.limits.join - (time.monotonic() - self._joined_at)
+        return waiting_messages.deadline_message(left, time.time())
+
+    def _log_once(self, sentence: str) -> None:
+        if sentence not in self._troubles:
+            self._troubles.add(sentence)
+            log_line(sentence)
+
+    def on_message(self, message: messages.FromStore) -> None:
+        """Handle a message of the store."""
+        if isinstance(message, messages.Waiting):
+            least = self._core.hello.policy.min_nodes
+            log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
+        if isinstance(message, messages.OtherPolicy):
+            self._log_once(waiting_messages.other_policy_message(self._core.hello.policy, message.policy))
+        if isinstance(message, messages.Show | messages.HangingRanks):
+            self._guard.on_message(message)
+        if isinstance(message, messages.Ping) and self._hosts_rank_0:
+            self._setup.recorder.rejected_connections(message.refused)
+        if isinstance(message, messages.RunPreflight):
+            self._joining.on_message(message)
+        if isinstance(message, messages.WorkerImports):
+            self._import_as_members(message.modules)
+        self._exit_barrier.on_message(message)
+        if self._core.hello.crash:
+            self._setup.previous_launcher.clear_crash()
+            self._core.hello = replace(self._core.hello, crash=None)
+        self._do(self._core.on_message(message))
 
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
