@@ -28,7 +28,7 @@ from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
 
 PROBE_SECONDS: Final = 15.0
 """Seconds that the host waits for the probes of the nodes that came."""
-MOST_TOLD_WHOLE: Final = 32
+MAX_NODES_OF_ALL_PROBES: Final = 32
 """Nodes up to which all probes are distributed. Their number grows quadratically, so beyond it only failed ones are."""
 FIRST_LINE_BYTES: Final = 1 << 20
 """Longest line of a client whose report the host does not have: without a secret it may be anyone."""
@@ -161,7 +161,7 @@ class Host:
         self._probes.add(token, own)
         until = asyncio.get_running_loop().time() + PROBE_SECONDS
         everything = [probe for some in await self._probes.all(until) for probe in some]
-        if self._probes.expected <= MOST_TOLD_WHOLE:
+        if self._probes.expected <= MAX_NODES_OF_ALL_PROBES:
             return tuple(everything)
         return tuple(probe for probe in everything if probe.outcome is not Outcome.OK)
 

@@ -199,7 +199,7 @@ def _changes(
     found = [*(numbers.changes if numbers is not None else ())]
     found += [_failure_change(failure) for failure in (numbers.failures if numbers is not None else ())]
     found += [
-        Change(one.timestamp, Kind.FAILURE, f"{one.about}: {one.message or one.reason}", one.reason)
+        Change(one.timestamp, Kind.FAILURE, f"{one.involved}: {one.message or one.reason}", one.reason)
         for one in happened
         if one.type == WARNING and one.timestamp
     ]

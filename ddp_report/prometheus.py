@@ -217,7 +217,7 @@ def _series(
             values[index] = value
     kept_labels = {name: value for name, value in labels.items() if name in query.by}
     # Prometheus may have started to scrape long after the start of the job.
-    return Series(str(query.name), times, values, kept_labels | {POD: where}, is_whole=False)
+    return Series(str(query.name), times, values, kept_labels | {POD: where}, is_complete=False)
 
 
 def _parse_samples(values: Sequence[Sequence[Any]], span: TimeRange) -> Iterator[tuple[int, float]]:

@@ -36,7 +36,7 @@ class Series:
     values: Sequence[float | None]
     """One value per time; None if missing."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    is_whole: bool = True
+    is_complete: bool = True
     """True if the series is complete: a counter that appears later than the first time started there at 0."""
 
     def known(self) -> Iterator[tuple[float, float]]:
@@ -191,15 +191,15 @@ def growth(series: Series, timeline: Timeline) -> Growth:
     """
     amounts, covered = [0.0] * timeline.count, [0.0] * timeline.count
     readings = list(series.known())
-    if series.is_whole and readings and (index := bisect.bisect_left(series.times, readings[0][0])) > 0:
+    if series.is_complete and readings and (index := bisect.bisect_left(series.times, readings[0][0])) > 0:
         readings.insert(0, (series.times[index - 1], 0.0))
     for (began, before), (ended, after) in itertools.pairwise(readings):
         if math.isfinite(before) and math.isfinite(after):
-            _spread(after - before if after >= before else after, began, ended, timeline, amounts, covered)
+            _distribute(after - before if after >= before else after, began, ended, timeline, amounts, covered)
     return Growth(tuple(amounts), tuple(covered))
 
 
-def _spread(
+def _distribute(
     amount: float, began: float, ended: float, timeline: Timeline, amounts: list[float], covered: list[float]
 ) -> None:
     for index in range(timeline.part(began), timeline.part(ended) + 1):

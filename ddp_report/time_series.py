@@ -79,7 +79,7 @@ def _count_failures(series: Sequence[Series]) -> Iterator[WorkerFailure]:
         pod, before, read = counter.labels.get(POD, ""), 0.0, 0.0
         readings = [(moment, count) for moment, count in counter.known() if math.isfinite(count)]
         for index, (moment, count) in enumerate(readings):
-            if count > before and (index or (counter.is_whole and moment > counter.times[0])):
+            if count > before and (index or (counter.is_complete and moment > counter.times[0])):
                 exact = times.get(pod, {}).get(moment, 0.0)
                 rank = ranks.get(pod, {}).get(moment, math.nan)
                 is_known = read - _TOGETHER_SECONDS < exact <= moment and exact > 0 and math.isfinite(rank)
@@ -441,7 +441,7 @@ def _restarts(series: Sequence[Series]) -> Iterator[Change]:
 def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     before = 0.0
     for index, (moment, count) in enumerate(series.known()):
-        if count > before and (index or (series.is_whole and moment > series.times[0])):
+        if count > before and (index or (series.is_complete and moment > series.times[0])):
             is_resize = cause == RestartCause.RESIZE
             yield (
                 Change(moment, Kind.SCALE, "resize")

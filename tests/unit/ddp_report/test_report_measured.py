@@ -141,8 +141,8 @@ def test_ranks_that_moved_to_another_pod_stay_what_they_did_on_each() -> None:
 def test_what_was_before_a_prometheus_began_to_look_is_no_change_and_no_peak() -> None:
     seen = [None] * 10 + [500.0 + at for at in range(20)]
     series = [
-        Series(Metric.SAMPLES, times(30), seen, {POD: "a"}, is_whole=False),
-        Series(Metric.RESTARTS, times(30), [None] * 10 + [3.0] * 20, {"cause": "failure", POD: "a"}, is_whole=False),
+        Series(Metric.SAMPLES, times(30), seen, {POD: "a"}, is_complete=False),
+        Series(Metric.RESTARTS, times(30), [None] * 10 + [3.0] * 20, {"cause": "failure", POD: "a"}, is_complete=False),
     ]
     found = of(series)
     assert {round(value, 6) for value in found.throughput if value is not None} == {1.0}

@@ -32,7 +32,7 @@ def test_where_nothing_was_told_nothing_is_known_and_the_next_reading_makes_up_f
 def test_a_counter_that_falls_was_begun_anew_and_one_that_appears_began_at_zero() -> None:
     assert sum(growth(counted((0, 5), (1, 6), (2, 2), (3, 4)), TEN).amounts) == 1 + 2 + 2
     assert growth(counted((0, None), (1, None), (2, 6), (3, 7)), TEN).amounts[:3] == (0, 6, 1)
-    in_part = replace(counted((0, None), (1, None), (2, 6), (3, 7)), is_whole=False)
+    in_part = replace(counted((0, None), (1, None), (2, 6), (3, 7)), is_complete=False)
     assert growth(in_part, TEN).amounts[:3] == (0, 0, 1)
 
 

@@ -148,7 +148,13 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
 def table(timeline: list[TimelineEvent], now: float) -> Table:
     """Return a table like that of ``kubectl get events``."""
     rows = [
-        [Cell(_format_age(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
+        [
+            Cell(_format_age(one, now)),
+            Cell(one.type, _color(one)),
+            Cell(one.reason),
+            Cell(one.involved),
+            Cell(one.message),
+        ]
         for one in timeline
     ]
     return Table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), [*rows])
@@ -180,7 +186,7 @@ def _print_one(one: TimelineEvent, options: Options) -> None:
 
 
 def _line(one: TimelineEvent, style: Style) -> str:
-    return f"{one.time}  {style.apply_color(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
+    return f"{one.time}  {style.apply_color(one.type, _color(one))}  {one.reason}  {one.involved}  {one.message}"
 
 
 def _color(one: TimelineEvent) -> str:

@@ -30,7 +30,9 @@ RANKS = messages.RankStates(generation=3, ranks=(STATUS,))
 MESSAGES = [
     replace(HELLO, standing=messages.WorkerState.RUNNING, last=PLACE),
     HELLO,
-    replace(HELLO, identity=messages.ProgramIdentity(program="train.py", path="/a/é", digest="1-0"), joins_preflight=True),
+    replace(
+        HELLO, identity=messages.ProgramIdentity(program="train.py", path="/a/é", digest="1-0"), joins_preflight=True
+    ),
     messages.Join(port=1),
     messages.Failed(failure=a_failure(1)),
     messages.Failed(failure=a_failure(1), agreed=True),
