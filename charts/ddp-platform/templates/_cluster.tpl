@@ -9,7 +9,7 @@ so these hold at install and upgrade alone.
 
 {{/* One platform per cluster: what it makes for the whole cluster has fixed names. */}}
 {{- define "ddp-platform.validate.only" -}}
-{{- $mine := printf "%s/%s" .Release.Namespace .Release.Name -}}
+{{- $release := printf "%s/%s" .Release.Namespace .Release.Name -}}
 {{- range tuple
   (list "v1" "Namespace")
   (list "rbac.authorization.k8s.io/v1" "ClusterRole")
@@ -18,8 +18,8 @@ so these hold at install and upgrade alone.
 {{- range (lookup (first .) (last .) "" "").items -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- $annotations := .metadata.annotations | default dict -}}
-{{- $theirs := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") -}}
-{{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $theirs $mine) (ne (get $annotations "helm.sh/resource-policy") "keep") (not (hasKey .metadata "deletionTimestamp")) -}}
+{{- $owner := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") -}}
+{{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $owner $release) (ne (get $annotations "helm.sh/resource-policy") "keep") (not (hasKey .metadata "deletionTimestamp")) -}}
 {{- fail (printf "The cluster has a platform already: the release '%s' in the namespace '%s' made the %s '%s'. Upgrade that one, or uninstall it first: helm uninstall %s --namespace %s" (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace") .kind .metadata.name (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace")) -}}
 {{- end -}}
 {{- end -}}
@@ -29,7 +29,7 @@ so these hold at install and upgrade alone.
 {{/* Namespaces that are there and should not be, or the other way round, or that admit less than is asked of them. */}}
 {{- define "ddp-platform.validate.existing" -}}
 {{- $levels := dict "privileged" 0 "baseline" 1 "restricted" 2 -}}
-{{- $asks := lookup "v1" "Namespace" "" "kube-system" -}}
+{{- $isConnected := lookup "v1" "Namespace" "" "kube-system" -}}
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items -}}
 {{- $found := lookup "v1" "Namespace" "" .name -}}
 {{- $annotations := dig "metadata" "annotations" dict ($found | default dict) -}}
@@ -37,7 +37,7 @@ so these hold at install and upgrade alone.
 {{- if and $found .create (not $isOurs) -}}
 {{- fail (printf "namespaces: '%s' is there already, and is not this release's; set its create to false, or choose another name." .name) -}}
 {{- end -}}
-{{- if and $asks (not $found) (not .create) -}}
+{{- if and $isConnected (not $found) (not .create) -}}
 {{- fail (printf "namespaces: '%s' has create: false, and the cluster has no such namespace; make it first, or set create to true." .name) -}}
 {{- end -}}
 {{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "privileged" ($found | default dict) -}}

@@ -3,11 +3,11 @@
 {{- define "ddp-platform.validate.texts" -}}
 {{- $table := .Files.Get "files/shapes.yaml" | fromYaml -}}
 {{- range $path, $shape := $table.values -}}
-{{- include "ddp-platform.validate.below" (dict "node" $.Values "path" (splitList "/" $path) "said" "" "shape" (get $table.shapes $shape)) -}}
+{{- include "ddp-platform.validate.below" (dict "node" $.Values "path" (splitList "/" $path) "key" "" "shape" (get $table.shapes $shape)) -}}
 {{- end -}}
 {{- end }}
 
-{{/* What stands below a node, along the rest of a path; "said" is how the way so far is written. */}}
+{{/* What stands below a node, along the rest of a path; "key" is how the way so far is written. */}}
 {{- define "ddp-platform.validate.below" -}}
 {{- if not .path -}}
 {{- include "ddp-platform.validate.text" . -}}
@@ -16,14 +16,14 @@
 {{- $step := first .path -}}
 {{- if eq $step "[]" -}}
 {{- range $index, $item := .node -}}
-{{- include "ddp-platform.validate.below" (merge (dict "node" $item "said" (printf "%s[%d]" $.said $index)) $next) -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" $item "key" (printf "%s[%d]" $.key $index)) $next) -}}
 {{- end -}}
 {{- else if has $step (list "*" "~") -}}
 {{- range $name, $item := .node -}}
-{{- include "ddp-platform.validate.below" (merge (dict "node" (ternary $name $item (eq $step "~")) "said" (ternary $.said (printf "%s.%s" $.said $name) (eq $step "~"))) $next) -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" (ternary $name $item (eq $step "~")) "key" (ternary $.key (printf "%s.%s" $.key $name) (eq $step "~"))) $next) -}}
 {{- end -}}
 {{- else if hasKey .node $step -}}
-{{- include "ddp-platform.validate.below" (merge (dict "node" (get .node $step) "said" (printf "%s.%s" .said $step | trimPrefix ".")) $next) -}}
+{{- include "ddp-platform.validate.below" (merge (dict "node" (get .node $step) "key" (printf "%s.%s" .key $step | trimPrefix ".")) $next) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -31,9 +31,9 @@
 {{- define "ddp-platform.validate.text" -}}
 {{- if kindIs "string" .node -}}
 {{- if not (regexMatch .shape.pattern .node) -}}
-{{- fail (printf "%s: '%s' %s. %s" .said .node .shape.what .shape.hint) -}}
+{{- fail (printf "%s: '%s' %s. %s" .key .node .shape.what .shape.hint) -}}
 {{- else if and .shape.unlike (regexMatch (toString .shape.unlike) .node) -}}
-{{- fail (printf "%s: '%s' %s" .said .node .shape.moves) -}}
+{{- fail (printf "%s: '%s' %s" .key .node .shape.moves) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,7 +1,7 @@
 {{/* Something where objects of the Prometheus operator are made, nothing where not. */}}
 {{- define "ddp-platform.monitors" -}}
-{{- $said := toString .Values.monitoring.enabled -}}
-{{- if or (eq $said "true") (and (eq $said "auto") (include "ddp-platform.serves-monitors" .)) -}}
+{{- $enabled := toString .Values.monitoring.enabled -}}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") (include "ddp-platform.serves-monitors" .)) -}}
 yes
 {{- end -}}
 {{- end }}

@@ -1,27 +1,27 @@
 {{/*
-The pods of what is created: a list of {at, it}, the path of a pod's spec and the spec itself. A Pod has one, a template of
+The pods of what is created: a list of {path, spec}, the path of a pod's spec and the spec itself. A Pod has one, a template of
 pods has its kind's own places. Everything is dyn, for a policy that matches several kinds has no one type to check.
 */}}
 {{- define "ddp-platform.policy.specs" -}}
 dyn(object).kind == "Pod"
-? [{"at": dyn("spec"), "it": dyn(object).spec}]
+? [{"path": dyn("spec"), "spec": dyn(object).spec}]
 : dyn(object).kind == "CronJob"
-? [{"at": dyn("spec.jobTemplate.spec.template.spec"), "it": dyn(object).spec.jobTemplate.spec.template.spec}]
+? [{"path": dyn("spec.jobTemplate.spec.template.spec"), "spec": dyn(object).spec.jobTemplate.spec.template.spec}]
 : dyn(object).kind == "PyTorchJob"
 ? dyn(object).spec.pytorchReplicaSpecs
     .filter(role, has(dyn(object).spec.pytorchReplicaSpecs[role].template)
       && has(dyn(object).spec.pytorchReplicaSpecs[role].template.spec))
     .map(role, {
-      "at": dyn("spec.pytorchReplicaSpecs." + role + ".template.spec"),
-      "it": dyn(object).spec.pytorchReplicaSpecs[role].template.spec})
+      "path": dyn("spec.pytorchReplicaSpecs." + role + ".template.spec"),
+      "spec": dyn(object).spec.pytorchReplicaSpecs[role].template.spec})
 : dyn(object).kind in ["JobSet", "TrainingRuntime"]
 ? variables.jobs
     .filter(job, has(job.template.spec) && has(job.template.spec.template) && has(job.template.spec.template.spec))
     .map(job, {
-      "at": dyn(variables.jobsAt + "[" + job.name + "].template.spec.template.spec"),
-      "it": job.template.spec.template.spec})
+      "path": dyn(variables.jobsPath + "[" + job.name + "].template.spec.template.spec"),
+      "spec": job.template.spec.template.spec})
 : has(dyn(object).spec) && has(dyn(object).spec.template) && has(dyn(object).spec.template.spec)
-? [{"at": dyn("spec.template.spec"), "it": dyn(object).spec.template.spec}]
+? [{"path": dyn("spec.template.spec"), "spec": dyn(object).spec.template.spec}]
 : []
 {{- end }}
 
@@ -35,21 +35,21 @@ dyn(object).kind == "JobSet" && has(dyn(object).spec.replicatedJobs)
 : []
 {{- end }}
 
-{{- define "ddp-platform.policy.jobsAt" -}}
+{{- define "ddp-platform.policy.jobsPath" -}}
 dyn(object).kind == "JobSet" ? "spec.replicatedJobs" : "spec.template.spec.replicatedJobs"
 {{- end }}
 
 {{/*
-The containers of each of these pods, as a list of {at, it, pod} for each pod; CEL has no way to make one list of them.
+The containers of each of these pods, as a list of {path, spec, pod} for each pod; CEL has no way to make one list of them.
 */}}
 {{- define "ddp-platform.policy.containers" -}}
 variables.specs.map(pod,
-  pod.it.containers
-    .map(each, {"at": dyn(pod.at + ".containers[" + each.name + "]"), "it": each, "pod": pod.it})
-  + (has(pod.it.initContainers) ? pod.it.initContainers : [])
-    .map(each, {"at": dyn(pod.at + ".initContainers[" + each.name + "]"), "it": each, "pod": pod.it})
-  + (has(pod.it.ephemeralContainers) ? pod.it.ephemeralContainers : [])
-    .map(each, {"at": dyn(pod.at + ".ephemeralContainers[" + each.name + "]"), "it": each, "pod": pod.it}))
+  pod.spec.containers
+    .map(container, {"path": dyn(pod.path + ".containers[" + container.name + "]"), "spec": container, "pod": pod.spec})
+  + (has(pod.spec.initContainers) ? pod.spec.initContainers : [])
+    .map(container, {"path": dyn(pod.path + ".initContainers[" + container.name + "]"), "spec": container, "pod": pod.spec})
+  + (has(pod.spec.ephemeralContainers) ? pod.spec.ephemeralContainers : [])
+    .map(container, {"path": dyn(pod.path + ".ephemeralContainers[" + container.name + "]"), "spec": container, "pod": pod.spec}))
 {{- end }}
 
 {{/*
@@ -110,9 +110,9 @@ spec:
     - name: jobs
       expression: |-
         {{- include "ddp-platform.policy.jobs" . | nindent 8 }}
-    - name: jobsAt
+    - name: jobsPath
       expression: |-
-        {{- include "ddp-platform.policy.jobsAt" . | nindent 8 }}
+        {{- include "ddp-platform.policy.jobsPath" . | nindent 8 }}
     - name: specs
       expression: |-
         {{- include "ddp-platform.policy.specs" . | nindent 8 }}
@@ -159,8 +159,8 @@ spec:
 
 {{/* Deny, Warn, Audit or Off; a bare `off` is YAML's false. */}}
 {{- define "ddp-platform.policy.action" -}}
-{{- $said := index .root.Values.policies .rule }}
-{{- if or (not $said) (eq (lower (toString $said)) "off") }}Off{{ else }}{{ $said }}{{ end }}
+{{- $action := index .root.Values.policies .rule }}
+{{- if or (not $action) (eq (lower (toString $action)) "off") }}Off{{ else }}{{ $action }}{{ end }}
 {{- end }}
 
 {{/* A value as CEL. Every part is dyn, because literals of lists and maps need parts of one type. */}}
