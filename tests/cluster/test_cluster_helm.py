@@ -113,14 +113,14 @@ def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made
     platform = one_platform
     own, values = platform.space.name, platform.values()
     for namespaces, sentence in (
-        ([{"name": own}], f"namespaces: '{own}' is there already, and is not this release's; set its create to false"),
+        ([{"name": own}], f"namespaces: '{own}' exists and does not belong to this release; set its create to false"),
         (
             [{"name": platform.gone, "create": False}],
-            f"'{platform.gone}' has create: false, and the cluster has no such namespace; make it first",
+            f"'{platform.gone}' has create: false, and the cluster has no such namespace; create it first",
         ),
         (
             [{"name": own, "create": False, "podSecurity": "privileged", "rdma": True}],
-            f"'{own}' is to admit pods of the level privileged for RDMA, and the one that is there enforces restricted",
+            f"'{own}' needs Pod Security level privileged for RDMA, and the existing namespace enforces restricted",
         ),
     ):
         done = platform.run("install", str(PLATFORM), values={**values, "namespaces": namespaces})

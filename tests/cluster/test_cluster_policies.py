@@ -139,7 +139,7 @@ def test_a_submission_against_a_policy_is_refused_in_a_sentence_with_the_way_out
         done = space.ddp("submit", "--name", "tagged", *TAGGED, flag)
         assert done.code == (4 if "strict" in flag else 5), (flag, done.err)
         assert f"policy '{name_of('imageDigest')}-{space.name}'" in done.err
-        assert "image 'registry.invalid/never:1': an image is named here by its digest; write NAME@sha256:" in done.err
+        assert "image 'registry.invalid/never:1': an image needs a digest; write NAME@sha256:" in done.err
         assert "Request the missing one" not in done.err
     assert space.left() == []
 

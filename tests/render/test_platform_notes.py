@@ -42,7 +42,7 @@ def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> 
     )
     for sentence in (
         'namespace a admits pods beyond Pod Security "restricted" (podSecurity: baseline).',
-        "namespace b and every job and checkpoint in it go when this release is uninstalled (keep: false).",
+        "namespace b and every job and checkpoint in it are deleted when this release is uninstalled (keep: false).",
         "the quota of namespace a is not enforced (quota.enabled: false).",
         "pods without a policy of their own can be reached by every pod of the cluster (networkPolicy.enabled: false).",
         "every pod of the cluster that names no PriorityClass gets c (globalDefault: true).",
@@ -53,5 +53,5 @@ def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> 
 
 def test_monitoring_that_is_not_there_is_said_with_the_value_that_ends_it(notes: Callable[..., str]) -> None:
     assert f"- {UNWATCHED}" in notes()
-    assert "set monitoring.enabled to false to hear no more of it" in " ".join(notes().split())
+    assert "set monitoring.enabled to false to hide this warning" in " ".join(notes().split())
     assert UNWATCHED not in notes(monitoring={"enabled": False})

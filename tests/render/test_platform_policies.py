@@ -48,7 +48,7 @@ def test_the_platforms_own_pods_are_not_refused_for_want_of_a_digest(helm: Helm)
     digest = {"image": {"digest": DIGEST.partition("@")[2]}}
     assert helm.template(PLATFORM, {**deny, **digest})
     pull = {"prePull": {"enabled": True, "images": ["example.com/other:1"]}}
-    assert "'example.com/other:1', which no digest names" in helm.error_response(PLATFORM, {**deny, **digest, **pull})
+    assert "'example.com/other:1', which has no digest" in helm.error_response(PLATFORM, {**deny, **digest, **pull})
 
 
 def test_an_unknown_rule_or_action_is_refused(helm: Helm) -> None:

@@ -26,7 +26,7 @@ def a_preset(name: str, setting: str) -> str:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ("namespaces: [{name: a}, {name: a}]", "namespaces: 'a' stands there twice; keep one."),
+        ("namespaces: [{name: a}, {name: a}]", "namespaces: 'a' is listed twice; keep one."),
         ("namespaces: [{name: a, rdma: true}]", "restricted, which refuses them; set its podSecurity to privileged"),
         (
             "namespaces: [{name: a, create: false, labels: {b: c}}]",
@@ -41,7 +41,7 @@ def a_preset(name: str, setting: str) -> str:
         ("limitRange: {min: {cpu: 1}, max: {cpu: 900m}}", "the min of cpu is 1, more than its max, 900m"),
         ("limitRange: {enabled: true}", "but no limits are given; set limitRange.min"),
         ("quota: {enabled: true}", "but namespace 'training' has no quota; set quota.hard"),
-        ("priorityClasses: [{name: a, value: 1}, {name: a, value: 2}]", "priorityClasses: 'a' stands there twice"),
+        ("priorityClasses: [{name: a, value: 1}, {name: a, value: 2}]", "priorityClasses: 'a' is listed twice"),
         (TWO_DEFAULTS, "a and b all have globalDefault: true, and a cluster has one"),
         (
             "queues: {enabled: true}",
@@ -87,11 +87,11 @@ TWIN = {"name": "small", "namespace": "vision", "clusterQueue": "team"}
             r"the flavors of 'team' name different resources \(cpu; memory of 'h100'\)",
         ),
         ("clusterQueues.0.flavors.0.resources.cpu.lend", 9, "'team' lends 9 of cpu, more than it has, 8"),
-        ("clusterQueues", LONELY, "'team' lends or borrows cpu, and has no cohort"),
-        ("localQueues.0.clusterQueue", "b", r"'small' leads to .* 'b', which is none of queues.clusterQueues \(team\)"),
+        ("clusterQueues", LONELY, "'team' lends or borrows cpu without a cohort"),
+        ("localQueues.0.clusterQueue", "b", r"'small' names .* 'b', which is none of queues.clusterQueues \(team\)"),
         ("localQueues.0.namespace", "b", r"in the namespace 'b', which is none of namespaces \(vision, speech\)"),
-        ("localQueues.1", TWIN, "'small' stands in the namespace 'vision' twice"),
-        ("flavors.1", {"name": "a100"}, "queues.flavors: 'a100' stands there twice"),
+        ("localQueues.1", TWIN, "'small' is listed twice in the namespace 'vision'"),
+        ("flavors.1", {"name": "a100"}, "queues.flavors: 'a100' is listed twice"),
     ],
 )
 def test_queues_that_kueue_would_refuse_are_refused_before(helm: Helm, key: str, value: Any, sentence: str) -> None:

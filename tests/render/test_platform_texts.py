@@ -44,14 +44,14 @@ FREE: Final = {
         ("image: {registry: 'https://example.com'}", "image.registry: 'https://example.com' is not a registry. Write"),
         ("image: {repository: a@b}", "image.repository: 'a@b' is not an image repository. Write its path,"),
         ("image: {tag: a b}", "image.tag: 'a b' is not a tag. Use letters,"),
-        ("image: {tag: latest}", "which one it was. Name a version,"),
+        ("image: {tag: latest}", "does not identify an image. Name a version,"),
         (
             "prePull: {images: ['example.com/a:latest']}",
-            "prePull.images[0]: 'example.com/a:latest' is another image tom",
+            "prePull.images[0]: 'example.com/a:latest' does not identify an im",
         ),
         ("image: {digest: 'sha256:abc'}", "image.digest: 'sha256:abc' is not a digest. Write 'sha256:' and 64 hexadec"),
         ("quota: {hard: {pods: many}}", "quota.hard.pods: 'many' is not a quantity. Write it as '2', '500m' or"),
-        ("priorityClasses: [{name: system-a, value: 1}]", "'system-a' is a name that Kubernetes keeps for its own."),
+        ("priorityClasses: [{name: system-a, value: 1}]", "'system-a' is a name that Kubernetes reserves."),
         ("presets: {Big one: {summary: B., settings: {gpus: {value: 8, reason: so}}}}", f"presets: 'Big one' {NAME}"),
         ("monitoring: {podMonitor: {interval: 1h}}", "interval: '1h' is not a duration in seconds or minutes."),
         (

@@ -20,7 +20,7 @@ so these hold at install and upgrade alone.
 {{- $annotations := .metadata.annotations | default dict -}}
 {{- $owner := printf "%s/%s" (get $annotations "meta.helm.sh/release-namespace") (get $annotations "meta.helm.sh/release-name") -}}
 {{- if and (eq (get $labels "app.kubernetes.io/name") $.Chart.Name) (hasKey $annotations "meta.helm.sh/release-name") (ne $owner $release) (ne (get $annotations "helm.sh/resource-policy") "keep") (not (hasKey .metadata "deletionTimestamp")) -}}
-{{- fail (printf "The cluster has a platform already: the release '%s' in the namespace '%s' made the %s '%s'. Upgrade that one, or uninstall it first: helm uninstall %s --namespace %s" (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace") .kind .metadata.name (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace")) -}}
+{{- fail (printf "The cluster has a platform already: the release '%s' in the namespace '%s' created the %s '%s'. Upgrade that release, or uninstall it first: helm uninstall %s --namespace %s" (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace") .kind .metadata.name (get $annotations "meta.helm.sh/release-name") (get $annotations "meta.helm.sh/release-namespace")) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -35,14 +35,14 @@ so these hold at install and upgrade alone.
 {{- $annotations := dig "metadata" "annotations" dict ($found | default dict) -}}
 {{- $isOurs := and (eq (get $annotations "meta.helm.sh/release-name") $.Release.Name) (eq (get $annotations "meta.helm.sh/release-namespace") $.Release.Namespace) -}}
 {{- if and $found .create (not $isOurs) -}}
-{{- fail (printf "namespaces: '%s' is there already, and is not this release's; set its create to false, or choose another name." .name) -}}
+{{- fail (printf "namespaces: '%s' exists and does not belong to this release; set its create to false, or choose another name." .name) -}}
 {{- end -}}
 {{- if and $isConnected (not $found) (not .create) -}}
-{{- fail (printf "namespaces: '%s' has create: false, and the cluster has no such namespace; make it first, or set create to true." .name) -}}
+{{- fail (printf "namespaces: '%s' has create: false, and the cluster has no such namespace; create it first, or set create to true." .name) -}}
 {{- end -}}
 {{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "privileged" ($found | default dict) -}}
 {{- if and $found (not .create) (gt (get $levels $enforced) (get $levels .podSecurity)) -}}
-{{- fail (printf "namespaces: '%s' is to admit pods of the level %s%s, and the one that is there enforces %s; let who owns it set its label: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=%s" .name .podSecurity (ternary " for RDMA" "" .rdma) $enforced .name .podSecurity) -}}
+{{- fail (printf "namespaces: '%s' needs Pod Security level %s%s, and the existing namespace enforces %s; ask its owner to label it: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=%s" .name .podSecurity (ternary " for RDMA" "" .rdma) $enforced .name .podSecurity) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

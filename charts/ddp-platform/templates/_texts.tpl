@@ -33,7 +33,7 @@
 {{- if not (regexMatch .shape.pattern .node) -}}
 {{- fail (printf "%s: '%s' %s. %s" .key .node .shape.what .shape.hint) -}}
 {{- else if and .shape.unlike (regexMatch (toString .shape.unlike) .node) -}}
-{{- fail (printf "%s: '%s' %s" .key .node .shape.moves) -}}
+{{- fail (printf "%s: '%s' %s" .key .node .shape.reason) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -18,7 +18,7 @@ what a single value may be is said by values.schema.json, and what a text looks 
 {{- $names := list -}}
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items -}}
 {{- if has .name $names -}}
-{{- fail (printf "namespaces: '%s' stands there twice; keep one." .name) -}}
+{{- fail (printf "namespaces: '%s' is listed twice; keep one." .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- if and .rdma (ne .podSecurity "privileged") -}}
@@ -82,7 +82,7 @@ what a single value may be is said by values.schema.json, and what a text looks 
 {{- $defaults := list -}}
 {{- range .Values.priorityClasses -}}
 {{- if has .name $names -}}
-{{- fail (printf "priorityClasses: '%s' stands there twice; keep one." .name) -}}
+{{- fail (printf "priorityClasses: '%s' is listed twice; keep one." .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- if .globalDefault -}}

@@ -5,7 +5,7 @@
 - namespace {{ .name }} admits pods beyond Pod Security "restricted" (podSecurity: {{ .podSecurity }}).
 {{- end }}
 {{- if and .create (not .keep) }}
-- namespace {{ .name }} and every job and checkpoint in it go when this release is uninstalled (keep: false).
+- namespace {{ .name }} and every job and checkpoint in it are deleted when this release is uninstalled (keep: false).
 {{- end }}
 {{- end }}
 {{- range .Values.namespaces }}
@@ -20,7 +20,7 @@
 {{- if eq (include "ddp-platform.monitors" .) "" }}
 {{- if eq (toString .Values.monitoring.enabled) "auto" }}
 - the cluster serves no PodMonitor and PrometheusRule, so nothing scrapes the jobs and nothing alerts. Install the
-  Prometheus operator and upgrade this release, or set monitoring.enabled to false to hear no more of it.
+  Prometheus operator and upgrade this release, or set monitoring.enabled to false to hide this warning.
 {{- end }}
 {{- end }}
 {{- range .Values.priorityClasses }}

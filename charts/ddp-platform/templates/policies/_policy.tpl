@@ -130,7 +130,7 @@ spec:
     - expression: variables.refused.all(fields, fields.size() == 0)
       messageExpression: |-
         variables.refused.filter(fields, fields.size() > 0).map(fields, fields.join(", ")).join(", ")
-        + {{ printf ": %s; or ask whoever runs the cluster to label the namespace %s=true." .sentence $label | quote }}
+        + {{ printf ": %s; or ask a cluster administrator to label the namespace %s=true." .sentence $label | quote }}
       reason: Forbidden
 ---
 apiVersion: admissionregistration.k8s.io/v1
