@@ -1,13 +1,13 @@
 {{/*
-What the cluster itself says against an installation. `lookup` finds nothing where no cluster is asked (`helm template`),
-so these hold at install and upgrade alone.
+Checks against the cluster. They run at install and upgrade alone: `helm template` has no cluster, and `lookup` finds
+nothing there.
 */}}
 {{- define "ddp-platform.validate.cluster" -}}
 {{- include "ddp-platform.validate.only" . -}}
 {{- include "ddp-platform.validate.existing" . -}}
 {{- end }}
 
-{{/* One platform per cluster: what it makes for the whole cluster has fixed names. */}}
+{{/* One platform per cluster, because its cluster-scoped objects have fixed names. */}}
 {{- define "ddp-platform.validate.only" -}}
 {{- $release := printf "%s/%s" .Release.Namespace .Release.Name -}}
 {{- range tuple
@@ -26,7 +26,7 @@ so these hold at install and upgrade alone.
 {{- end -}}
 {{- end }}
 
-{{/* Namespaces that are there and should not be, or the other way round, or that admit less than is asked of them. */}}
+{{/* Namespaces that exist already, are missing, or enforce a stricter Pod Security level than their values have. */}}
 {{- define "ddp-platform.validate.existing" -}}
 {{- $levels := dict "privileged" 0 "baseline" 1 "restricted" 2 -}}
 {{- $isConnected := lookup "v1" "Namespace" "" "kube-system" -}}

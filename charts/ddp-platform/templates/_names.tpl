@@ -1,6 +1,6 @@
 {{/*
-Names and labels. A cluster has one platform, so its objects have the same names everywhere, whatever the release is
-called: documents, roles and alerts may name them. They begin with "ddp".
+Names and labels. A cluster has one platform, so names of objects begin with "ddp" and do not depend on the release:
+documents, roles and alerts refer to them.
 */}}
 
 {{/* The labels of every object, without those that change with the chart's version. */}}
@@ -26,7 +26,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* The labels of an object: call as "ddp-platform.metadata". Labels of ours win over the user's. */}}
+{{/* The labels of an object: call as "ddp-platform.metadata". Labels of the chart override the user's. */}}
 {{- define "ddp-platform.labels" -}}
 {{- $standard := include "ddp-platform.selectorLabels" .root | fromYaml -}}
 {{- $_ := set $standard "app.kubernetes.io/component" .component -}}
@@ -42,7 +42,7 @@ annotations:
 {{- include "ddp-platform.image-of" (dict "registry" .Values.image.registry "image" .Values.image "version" .Chart.AppVersion) -}}
 {{- end }}
 
-{{/* An image: a digest wins over a tag. Call with (dict "registry" REGISTRY "image" VALUES "version" DEFAULT-TAG). */}}
+{{/* An image: a digest overrides a tag. Call with (dict "registry" REGISTRY "image" VALUES "version" DEFAULT-TAG). */}}
 {{- define "ddp-platform.image-of" -}}
 {{- $repository := list .registry .image.repository | compact | join "/" -}}
 {{- if .image.digest -}}

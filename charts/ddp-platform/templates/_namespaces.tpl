@@ -1,5 +1,5 @@
 {{/*
-The namespaces with every key that may be left out filled in: `include ... | fromYaml`, then `.items`.
+The namespaces with defaults for their optional keys: `include ... | fromYaml`, then `.items`.
 */}}
 {{- define "ddp-platform.namespaces" -}}
 items:

@@ -1,4 +1,4 @@
-{{/* What makes a pod pass Pod Security "restricted": the pod's part, and each container's. */}}
+{{/* Security contexts that pass Pod Security "restricted", of a pod and of its containers. */}}
 
 {{- define "ddp-platform.podSecurityContext" -}}
 runAsNonRoot: true
@@ -17,7 +17,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* References to the Secrets by which images are pulled. */}}
+{{/* The imagePullSecrets of a pod. */}}
 {{- define "ddp-platform.pullSecrets" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:

@@ -1,4 +1,4 @@
-{{/* An amount of Kubernetes' as a number, for comparisons: 500m is 0.5, 1Ki is 1024. */}}
+{{/* A Kubernetes quantity as a number, for comparisons: 500m is 0.5, 1Ki is 1024. */}}
 {{- define "ddp-platform.quantity" -}}
 {{- $text := . | toString -}}
 {{- $unit := regexFind "[A-Za-z]+$" $text -}}
@@ -7,7 +7,7 @@
 {{- mulf (trimSuffix $unit $text | float64) (get $factors $unit) -}}
 {{- end }}
 
-{{/* Seconds of a time of Prometheus'. */}}
+{{/* Seconds of a Prometheus duration. */}}
 {{- define "ddp-platform.seconds" -}}
 {{- mul (trimSuffix "s" (trimSuffix "m" .) | int) (ternary 60 1 (hasSuffix "m" .)) -}}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* Texts that do not look as they should: files/shapes.yaml says how, and where there are any. */}}
+{{/* Checks text values against the patterns of files/shapes.yaml. */}}
 
 {{- define "ddp-platform.validate.texts" -}}
 {{- $table := .Files.Get "files/shapes.yaml" | fromYaml -}}
@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* What stands below a node, along the rest of a path; "key" is how the way so far is written. */}}
+{{/* Checks the texts below a node: "path" is the rest of the path, "key" the part before it, for messages. */}}
 {{- define "ddp-platform.validate.below" -}}
 {{- if not .path -}}
 {{- include "ddp-platform.validate.text" . -}}

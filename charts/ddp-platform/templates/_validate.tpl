@@ -1,6 +1,6 @@
 {{/*
-What is wrong with these values in this cluster. Each check fails with a sentence that names the value and the way out;
-what a single value may be is said by values.schema.json, and what a text looks like by files/shapes.yaml.
+Checks of values against one another and against the cluster. Each fails with the value and the fix. Single values are
+checked by values.schema.json, and the form of texts by files/shapes.yaml.
 */}}
 {{- define "ddp-platform.validate" -}}
 {{- include "ddp-platform.validate.texts" . -}}
@@ -35,7 +35,7 @@ what a single value may be is said by values.schema.json, and what a text looks 
 {{- end -}}
 {{- end }}
 
-{{/* files/presets.json, written by `make docs`: names that kubectl ddp has itself, and the job keys that a preset may have. */}}
+{{/* files/presets.json, written by `make docs`: names that kubectl ddp reserves, and the job keys that a preset may set. */}}
 {{- define "ddp-platform.validate.presets" -}}
 {{- $known := .Files.Get "files/presets.json" | fromJson -}}
 {{- range $name, $preset := .Values.presets -}}

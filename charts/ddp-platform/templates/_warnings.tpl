@@ -1,4 +1,4 @@
-{{/* What these values make weaker than the defaults, or leave out: a line each, for NOTES.txt. */}}
+{{/* Values that weaken the defaults or leave something out: one line each, for NOTES.txt. */}}
 {{- define "ddp-platform.warnings" -}}
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items }}
 {{- if ne .podSecurity "restricted" }}

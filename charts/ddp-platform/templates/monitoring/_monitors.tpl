@@ -1,4 +1,4 @@
-{{/* Something where objects of the Prometheus operator are made, nothing where not. */}}
+{{/* "yes" if the chart creates objects of the Prometheus operator, else empty. */}}
 {{- define "ddp-platform.monitors" -}}
 {{- $enabled := toString .Values.monitoring.enabled -}}
 {{- if or (eq $enabled "true") (and (eq $enabled "auto") (include "ddp-platform.serves-monitors" .)) -}}

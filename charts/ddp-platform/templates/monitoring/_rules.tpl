@@ -1,6 +1,6 @@
 {{/*
-The groups of a rule file, with what monitoring.rules says of its alerts. Call with (dict "root" $ "path" PATH). Braces of
-a file are Prometheus' templates; the chart fills in nothing but ${threshold}.
+The groups of a rule file, with the settings of monitoring.rules in its alerts. Call with (dict "root" $ "path" PATH).
+Braces in a file are Prometheus' templates; the chart replaces only ${threshold}.
 */}}
 {{- define "ddp-platform.rules" -}}
 {{- $file := .root.Files.Get .path | fromYaml -}}
@@ -45,7 +45,7 @@ annotations:
   {{- end }}
 {{- end }}
 
-{{/* The dashboard on which one sees what an alert tells, with what it is about chosen: its description names that. */}}
+{{/* The dashboard of an alert, with the job or rank selected that the alert's description names. */}}
 {{- define "ddp-platform.dashboard-of" -}}
 {{- $job := "var-namespace={{ $labels.namespace }}&var-ddp_job={{ $labels.ddp_job }}" -}}
 {{- if not (contains "$labels.ddp_job" .) -}}

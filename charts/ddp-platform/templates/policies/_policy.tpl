@@ -1,6 +1,6 @@
 {{/*
-The pods of what is created: a list of {path, spec}, the path of a pod's spec and the spec itself. A Pod has one, a template of
-pods has its kind's own places. Everything is dyn, for a policy that matches several kinds has no one type to check.
+The pod specs of an object: a list of {path, spec}. A Pod has one; other kinds have pod templates at their own paths. All
+is dyn, because a policy that matches several kinds has no single type to check.
 */}}
 {{- define "ddp-platform.policy.specs" -}}
 dyn(object).kind == "Pod"
@@ -25,7 +25,7 @@ dyn(object).kind == "Pod"
 : []
 {{- end }}
 
-{{/* The Jobs of a set of Jobs, and where they stand; empty for an object that is not a set. */}}
+{{/* The replicatedJobs of a JobSet or TrainingRuntime, and their path; empty for other kinds. */}}
 {{- define "ddp-platform.policy.jobs" -}}
 dyn(object).kind == "JobSet" && has(dyn(object).spec.replicatedJobs)
 ? dyn(object).spec.replicatedJobs
@@ -40,7 +40,7 @@ dyn(object).kind == "JobSet" ? "spec.replicatedJobs" : "spec.template.spec.repli
 {{- end }}
 
 {{/*
-The containers of each of these pods, as a list of {path, spec, pod} for each pod; CEL has no way to make one list of them.
+The containers of the pods: one list of {path, spec, pod} per pod, because CEL cannot join them.
 */}}
 {{- define "ddp-platform.policy.containers" -}}
 variables.specs.map(pod,
@@ -57,14 +57,14 @@ One rule as a policy and its binding.
 
   root      the chart's scope
   rule      key of .Values.policies
-  refused   CEL: for each pod a list of the fields that break the rule; of variables.specs and variables.containers
-  variables further variables by name, as CEL; none when left out
-  resources further resourceRules, of objects without pods; none when left out
-  sentence  what is wrong and what to do, after the fields; without a dot
+  refused   CEL: per pod a list of the fields that break the rule, from variables.specs and variables.containers
+  variables further variables by name, as CEL (none)
+  resources further resourceRules, for objects without pods (none)
+  sentence  what is wrong and what to do, after the fields, without a full stop
 
-Templates are looked at when they are created, so that a person is told at once; pods whenever what runs in them changes,
-which is what cannot be got around. An object that is older than the policy stays: its finalizers, its suspension and its
-scale may change as ever.
+Templates are checked when they are created, so that the user sees the error immediately. Pods are checked whenever their
+spec changes, which enforces the rule. Objects that are older than the policy stay, and their finalizers, suspension and
+scale can change.
 */}}
 {{- define "ddp-platform.policy" -}}
 {{- $action := include "ddp-platform.policy.action" . }}
@@ -148,7 +148,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* The names of the platform's namespaces, in JSON; also of those that it has not made, and so cannot have labelled. */}}
+{{/* The names of the platform's namespaces, as JSON. Labels would miss those that the chart does not create. */}}
 {{- define "ddp-platform.policy.namespaces" -}}
 {{- $names := list }}
 {{- range (include "ddp-platform.namespaces" . | fromYaml).items }}
@@ -157,13 +157,13 @@ spec:
 {{- toJson $names }}
 {{- end }}
 
-{{/* Deny, Warn, Audit or Off; a bare `off` is YAML's false. */}}
+{{/* Deny, Warn, Audit or Off; a bare `off` is false in YAML. */}}
 {{- define "ddp-platform.policy.action" -}}
 {{- $action := index .root.Values.policies .rule }}
 {{- if or (not $action) (eq (lower (toString $action)) "off") }}Off{{ else }}{{ $action }}{{ end }}
 {{- end }}
 
-{{/* A value as CEL. Every part is dyn, because literals of lists and maps need parts of one type. */}}
+{{/* A value as CEL. Every part is dyn, because elements of a list or map literal must have the same type. */}}
 {{- define "ddp-platform.policy.literal" -}}
 {{- if kindIs "map" . -}}
 {{- $entries := list -}}

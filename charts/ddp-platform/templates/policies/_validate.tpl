@@ -1,4 +1,4 @@
-{{/* What the policies would refuse of the platform's own pods. */}}
+{{/* Values with which the policies would refuse the platform's own pods. */}}
 {{- define "ddp-platform.validate.policies" -}}
 {{- $action := include "ddp-platform.policy.action" (dict "root" . "rule" "imageDigest") -}}
 {{- if and (eq $action "Deny") (or .Values.test.enabled .Values.prePull.enabled) (not .Values.image.digest) -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Rules that are not enforced, for NOTES.txt; except the one that is off by default. */}}
+{{/* Rules that are not enforced, for NOTES.txt, except imageDigest, which is off by default. */}}
 {{- define "ddp-platform.warnings.policies" -}}
 {{- range $rule := list "hostPath" "hostNamespaces" "privileged" "memoryLimit" "apiToken" "networkPolicy" "workloadPatch" }}
 {{- $action := include "ddp-platform.policy.action" (dict "root" $ "rule" $rule) }}

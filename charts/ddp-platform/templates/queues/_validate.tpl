@@ -1,4 +1,4 @@
-{{/* Queues that name what is not there, or that Kueue would refuse. */}}
+{{/* Queues that name missing objects, or that Kueue would refuse. */}}
 {{- define "ddp-platform.validate.queues" -}}
 {{- with .Values.queues -}}
 {{- if .enabled -}}
@@ -48,7 +48,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* The names of the items, as JSON; fails where two have the same. */}}
+{{/* The names of the items, as JSON; fails if a name is listed twice. */}}
 {{- define "ddp-platform.unique" -}}
 {{- $names := list -}}
 {{- range .items -}}

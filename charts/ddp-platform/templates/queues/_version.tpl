@@ -1,4 +1,4 @@
-{{/* The newest version of Kueue's API that is served and that we know; empty without Kueue. */}}
+{{/* The newest supported version of Kueue's API that the cluster serves; empty without Kueue. */}}
 {{- define "ddp-platform.kueue" -}}
 {{- $served := list -}}
 {{- range list "kueue.x-k8s.io/v1beta2" "kueue.x-k8s.io/v1beta1" -}}
