@@ -6,24 +6,23 @@
 #   docker build --target controller --tag ddp-controller:0.1.0 .
 #   docker build --target runtime --tag ddp-runtime:0.1.0 .
 #
-# Layers from the heaviest and steadiest to the lightest: system, torch, other dependencies, our code. A changed line of
-# ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
+# Layers in order of size and stability: system, torch, other dependencies, our code, so a change of our code ships only
+# kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
 #
 # Releases name the base by digest: --build-arg PYTHON_IMAGE=python:3.11-slim@sha256:...; `make release-check` refuses a tagged
-# commit without one. The default is a tag, because only a registry can tell the digest of the day.
+# commit without one. The default is a tag, because the digest changes with each build of the base.
 #
-# hadolint does not follow PIP_CACHE_DIR to the mount, so it takes the cache for a part of the layer.
+# hadolint does not see that PIP_CACHE_DIR is a mount, and reports the cache as a part of the layer.
 # hadolint global ignore=DL3042
-# Versions of Debian's packages follow the digest of the base: a version in a line of ours would be gone from the mirrors
-# with the next fix.
+# Versions of Debian's packages follow the digest of the base. Mirrors remove a pinned version with the next fix.
 # hadolint global ignore=DL3008
 ARG PYTHON_IMAGE=python:3.11-slim
 
-# What every stage needs to know: where things are installed, and that no answer is waited for.
+# Settings of every stage: pip runs without prompts, with a mounted cache.
 FROM ${PYTHON_IMAGE} AS base
 ENV PYTHONUNBUFFERED=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1 PIP_CACHE_DIR=/var/cache/pip
 
-# What is installed stands in locks/ with its digests, and nothing else is taken: not the build's tools either.
+# Only packages in locks/ are installed, by digest, the build's tools included.
 FROM base AS wheel
 WORKDIR /src
 COPY locks/build.txt /locks/
@@ -37,7 +36,7 @@ COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
-# --- cpu: wheels without CUDA are a tenth in size; PyTorch's installation page names the index that has them. ---
+# --- cpu: wheels without CUDA have a tenth of the size; PyTorch's installation page lists their index. ---
 FROM base AS torch-cpu
 ARG TORCH_INDEX=
 COPY locks/torch-cpu.txt /locks/
@@ -45,7 +44,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/ddp \
  && { pip --python /opt/ddp/bin/python install --no-deps --require-hashes ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} \
         --requirement /locks/torch-cpu.txt \
-      || { echo "target cpu: pip found no wheel of torch without CUDA whose digest stands in locks/torch-cpu.txt; name an index that has one, as PyTorch's installation page tells: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
+      || { echo "target cpu: pip found no wheel of torch without CUDA whose digest is in locks/torch-cpu.txt; set an index that has one, from PyTorch's installation page: --build-arg TORCH_INDEX=URL" >&2; exit 1; }; }
 
 FROM torch-cpu AS dependencies-cpu
 COPY locks/trainer.txt /locks/
@@ -55,7 +54,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
  && pip --python /opt/ddp/bin/python check \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
-# --- cuda: PyPI's wheels bring the CUDA runtime along, so the base needs no CUDA, only the node its driver. ---
+# --- cuda: PyPI's wheels include the CUDA runtime, so the base needs no CUDA, and the node only its driver. ---
 FROM base AS torch-cuda
 COPY locks/torch-cuda.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip \
@@ -70,7 +69,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
  && pip --python /opt/ddp/bin/python check \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
-# Our code, without the command line: the pod knows no Kubernetes.
+# Our code, without kubectl_ddp and ddp_controller, which pods of jobs do not need.
 FROM base AS project
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
@@ -79,7 +78,7 @@ RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
         /opt/ddp/lib/python3*/site-packages/ddp_controller /opt/ddp/bin/kubectl* \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
-# --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---
+# --- Base of the shipped images: no pip, a numeric user, works with a read-only root file system. ---
 FROM base AS shipped
 RUN python -m pip uninstall --yes --quiet setuptools wheel pip \
  && rm -f /etc/pip.conf /usr/local/bin/pip* \
@@ -99,12 +98,12 @@ LABEL org.opencontainers.image.title="ddp-trainer" \
 USER 65532:65532
 WORKDIR /tmp
 STOPSIGNAL SIGTERM
-# The launcher is PID 1: it forwards signals and reaps what is left to it. Kubernetes ignores HEALTHCHECK, so there is none.
+# The launcher is PID 1: it forwards signals and reaps orphans. Kubernetes ignores HEALTHCHECK, so there is none.
 ENTRYPOINT ["ddp-launch"]
 CMD ["--help"]
 
-# Triton compiles its launcher with gcc against Python's headers, which the base has in /usr/local/include, and Inductor
-# what runs on the processor with g++. NCCL opens libibverbs and its providers by dlopen when NCCL_NET is IB.
+# Triton needs gcc and Python's headers, which the base has in /usr/local/include; Inductor needs g++ for CPU kernels. NCCL
+# loads libibverbs and its providers by dlopen when NCCL_NET is IB.
 FROM shipped AS cuda
 USER 0:0
 RUN apt-get update \
@@ -133,8 +132,8 @@ COPY --from=dependencies-controller /opt/ddp /opt/ddp
 ENTRYPOINT ["python", "-m", "ddp_controller"]
 CMD []
 
-# --- runtime: the launcher for images that do not hold it, without an interpreter. Nodes mount the image as a volume; where
-# they cannot, an init container copies it, with the cp of the base and its libraries. ---
+# --- runtime: the launcher for images without it, and without an interpreter. Nodes mount the image as a volume; where they
+# cannot, an init container copies it, with the cp of the base and its libraries. ---
 FROM base AS runtime-files
 COPY locks/trainer.txt /locks/
 COPY --from=project /added/opt/ddp /opt/ddp
@@ -152,7 +151,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
 FROM scratch AS runtime
 LABEL org.opencontainers.image.title="ddp-runtime" \
       org.opencontainers.image.version="0.1.0" \
-      org.opencontainers.image.description="Launcher of kubectl ddp for images that do not hold it" \
+      org.opencontainers.image.description="Launcher of kubectl ddp for images without it" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=runtime-files /runtime /
 USER 65532:65532

@@ -36,38 +36,38 @@ NODE_COMMAND: Final = "DDP_TEST_NODE_COMMAND"
 PROGRAM: Final = """
 import http.server, json, os, pathlib, shutil, signal, time, urllib.parse
 
-def found(container, process):
-    for place in pathlib.Path("/proc").iterdir():
-        if not place.name.isdecimal():
+def host_pid(container, process):
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdecimal():
             continue
         try:
-            if container in (place / "cgroup").read_text():
-                lines = (place / "status").read_text().splitlines()
+            if container in (entry / "cgroup").read_text():
+                lines = (entry / "status").read_text().splitlines()
                 inside = next(line for line in lines if line.startswith("NSpid:")).split()[-1]
                 if inside == process:
-                    return int(place.name)
+                    return int(entry.name)
         except OSError:
             pass
     return None
 
-class AgentHandler(http.server.BaseHTTPRequestHandler):
+class NodeHandler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        request = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(request.query))
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
         answer = {}
-        if request.path == "/kill":
-            process = found(query["container"], query["process"])
+        if url.path == "/kill":
+            process = host_pid(query["container"], query["process"])
             if process is not None and query.get("child"):
                 children = pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()
                 process = int(children[0]) if children else None
             answer = {"process": process, "time": time.time()}
             if process is not None:
                 os.kill(process, signal.SIGKILL)
-        if request.path == "/folder":
+        if url.path == "/folder":
             folder = pathlib.Path("/machine", query["name"])
             folder.mkdir(exist_ok=True)
             folder.chmod(0o777)
-        if request.path == "/forget":
+        if url.path == "/delete-folder":
             shutil.rmtree(pathlib.Path("/machine", query["name"]), ignore_errors=True)
         body = json.dumps(answer).encode()
         self.send_response(200)
@@ -77,7 +77,7 @@ class AgentHandler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
-http.server.ThreadingHTTPServer(("", 8000), AgentHandler).serve_forever()
+http.server.ThreadingHTTPServer(("", 8000), NodeHandler).serve_forever()
 """
 FOLDERS: Final = "/var/tmp"
 """Folder of the machine in which volumes are made."""
@@ -95,7 +95,7 @@ class NodeAccess:
         return self.kill(pod, child="&child=1")
 
     def kill(self, pod: Json, process: int = 1, *, child: str = "") -> float:
-        """SIGKILL a process of a pod's main container, numbered as in the container; return the Unix time."""
+        """SIGKILL a process of a pod's main container, numbered as inside; answers with the Unix time of it."""
         status = next(
             container for container in pod["status"]["containerStatuses"] if container["name"] == main_container(pod)
         )
@@ -106,16 +106,16 @@ class NodeAccess:
         return float(answer["time"])
 
     def folder(self, node: str, name: str) -> str:
-        """Make a folder of a machine that every pod on it may write to; return its path there."""
+        """Make a folder of a machine that every pod on it may write to; answers with its path there."""
         self._request(node, f"folder?name={name}")
         return f"{FOLDERS}/{name}"
 
     def delete_folder(self, node: str, name: str) -> None:
         """Remove a folder that :meth:`folder` made."""
-        self._request(node, f"forget?name={name}")
+        self._request(node, f"delete-folder?name={name}")
 
     def _request(self, node: str, what: str) -> Json:
-        path = f"{collection('v1', 'pods', self.namespace)}/node-agent-{node}:{PORT}/proxy/{what}"
+        path = f"{collection('v1', 'pods', self.namespace)}/node-access-{node}:{PORT}/proxy/{what}"
         answer: Json = json.loads(self.api.text(path, limits=ANSWER))
         return answer
 
@@ -123,7 +123,7 @@ class NodeAccess:
 @contextlib.contextmanager
 def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
     """Run a pod on every machine that takes workers, in a separate namespace. Raises CannotMeasure."""
-    name = f"ddp-test-node-agent-{secrets.token_hex(4)}"
+    name = f"ddp-test-node-access-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     try:
@@ -138,7 +138,7 @@ def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
 
 
 def workers(api: Api) -> list[str]:
-    """Names of the machines that are ready, and take pods without being request to tolerate anything."""
+    """Names of the machines that are ready, and take pods without being asked to tolerate anything."""
     nodes, _ = api.items("/api/v1/nodes")
     return sorted(node["metadata"]["name"] for node in nodes if is_ready(node) and not _has_hard_taint(node))
 
@@ -156,7 +156,7 @@ def _has_hard_taint(node: Json) -> bool:
 
 def _pod(node: str, image: str) -> Json:
     container = {
-        "name": "hands",
+        "name": "node-access",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", PROGRAM],
@@ -164,7 +164,7 @@ def _pod(node: str, image: str) -> Json:
         "volumeMounts": [{"name": "machine", "mountPath": "/machine"}],
     }
     return {
-        "metadata": {"name": f"node-agent-{node}"},
+        "metadata": {"name": f"node-access-{node}"},
         "spec": {
             "nodeName": node,
             "hostPID": True,
@@ -184,7 +184,7 @@ def _wait_for(access: NodeAccess, node: str) -> None:
             access._request(node, "")  # noqa: SLF001 - of this very file
         except DdpError as error:
             if time.monotonic() > end:
-                raise CannotMeasure(f"The helping pod on {node} does not answer: {error}") from error
+                raise CannotMeasure(f"The pod for access to {node} does not answer: {error}") from error
             time.sleep(0.2)
         else:
             return

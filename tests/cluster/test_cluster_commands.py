@@ -25,17 +25,17 @@ import os, pathlib, signal, time
 import lib.word
 from ddp_trainer.metrics import attach
 meter = attach.meter()
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+stops = []
+signal.signal(signal.SIGTERM, lambda *_: stops.append(True))
 me = f"{os.environ['DDP_POD_NAME']}/{os.getpid()}/{time.time_ns()}"
 pathlib.Path("written").touch()
 number = 0
-while not told and not os.path.exists("/tmp/enough"):
+while not stops and not os.path.exists("/tmp/enough"):
     print(lib.word.WORD, me, number, flush=True)
     number += 1
     time.sleep(0.01)
 print("end", me, number, flush=True)
-raise SystemExit(143 if told else 0)
+raise SystemExit(143 if stops else 0)
 """
 BIN = Path(sys.executable).parent
 

@@ -17,8 +17,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
-told = [os.environ.get(f"{who}_SOCKET_IFNAME") for who in ("GLOO", "TP", "NCCL")]
-os.write(1, f"{total.item():g} {told}\\n".encode())
+interfaces = [os.environ.get(f"{library}_SOCKET_IFNAME") for library in ("GLOO", "TP", "NCCL")]
+os.write(1, f"{total.item():g} {interfaces}\\n".encode())
 dist.destroy_process_group()
 """
 
@@ -53,7 +53,7 @@ def test_ranks_listen_on_the_interface_that_leads_to_the_others(nodes: tuple[Sid
 def test_an_interface_that_somebody_named_is_used_and_doubted(nodes: tuple[Side, Side], tmp_path: Path) -> None:
     for side in nodes:
         side.sh("ip link add decoy0 type veth peer name other")
-    script = tmp_path / "told.py"
+    script = tmp_path / "interface.py"
     script.write_text("import os; print(os.environ['GLOO_SOCKET_IFNAME'], 'TP_SOCKET_IFNAME' in os.environ)")
     done = launch(nodes, script, {"GLOO_SOCKET_IFNAME": "decoy0"})
     assert [(code, out) for code, out, _ in done] == [(0, "decoy0 False\n")] * 2

@@ -150,8 +150,8 @@ def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: St
 def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, tmp_path: Path) -> None:
     script = stage.script(
         "import json, os\n"
-        "told = {'message': {'message': 'mine', 'extraInfo': {'py_callstack': 's', 'timestamp': '1'}}}\n"
-        "json.dump(told, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\nraise ValueError('other')"
+        "error = {'message': {'message': 'mine', 'extraInfo': {'py_callstack': 's', 'timestamp': '1'}}}\n"
+        "json.dump(error, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\nraise ValueError('other')"
     )
     run = stage.launch(script, DDP_TERMINATION_LOG=str(tmp_path / "log"))
     assert run.code() == 1
@@ -177,7 +177,7 @@ def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: sig
     script = stage.script(
         "import os, signal, sys, time\n"
         "def stop(number, _):\n    time.sleep(0.3)\n    print('saved after', number, flush=True)\n    sys.exit(0)\n"
-        "for each in (1, 2, 15): signal.signal(each, stop)\nprint('ready', flush=True)\n"
+        "for number in (1, 2, 15): signal.signal(number, stop)\nprint('ready', flush=True)\n"
         "while True: time.sleep(0.05)"  # a signal just before a sleep does not end it, and its handler runs after it
     )
     run = stage.launch(script)

@@ -21,7 +21,7 @@ import json, os
 from pathlib import Path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
-def told(name):
+def own_value(name):
     return read(Path(os.environ["DDP_METRICS_DIR"], "rank-0.board"), RANK).values.get(name, 0.0)
 """
 """Function with which a script of these tests reads its own metrics."""
@@ -38,7 +38,7 @@ seen, before = {}, [0.0, 0.0]
 
 def note(shape):
     torch.optim.SGD([torch.ones(1)]).step()  # another optimizer: flushes the counters
-    now = [told("ddp_steps_total"), told("ddp_samples_total")]
+    now = [own_value("ddp_steps_total"), own_value("ddp_samples_total")]
     seen[shape] = [new - old for new, old in zip(now, before)]
     before[:] = now
 
@@ -56,7 +56,7 @@ for batch in DataLoader(data, batch_size=4):
 note("the last batch is small")
 
 def collate(rows):
-    return [torch.stack(each) for each in zip(*rows)]
+    return [torch.stack(column) for column in zip(*rows)]
 
 for batch in DataLoader(data, batch_size=4, num_workers=2, collate_fn=collate):
     compute(model, batch)
@@ -113,7 +113,7 @@ for _ in range(3):
     (weight * 2).sum().backward()
     optimizer.step()
     meter.step(samples=7)
-print(json.dumps([told("ddp_steps_total"), told("ddp_samples_total")]), flush=True)
+print(json.dumps([own_value("ddp_steps_total"), own_value("ddp_samples_total")]), flush=True)
 """
 )
 

@@ -17,7 +17,7 @@ from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, RunPreflight, Policy, WorkerState
 from tests.support.launch_simulation import place_of
 
-other, own = (Node(token=each, name=each, local_world_size=1, address="127.0.0.1") for each in ("other", "own"))
+other, own = (Node(token=name, name=name, local_world_size=1, address="127.0.0.1") for name in ("other", "own"))
 policy = Policy(min_nodes=1, max_nodes=2, max_restarts=0)
 hello = Hello(version=VERSION, run_id="r", node=own, policy=policy, standing=WorkerState.IDLE)
 
