@@ -153,7 +153,7 @@ def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def stage(api: Api, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def rbac_stage(api: Api, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Every command, each run by another user."""
     home = tmp_path_factory.mktemp("home")
     script = home / "code" / "count.py"
@@ -216,11 +216,11 @@ def _play(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_a_command_needs_no_right_that_the_table_does_not_tell(stage: Stage, command: str) -> None:
-    done = stage.done[command]
+def test_a_command_needs_no_right_that_the_table_does_not_tell(rbac_stage: Stage, command: str) -> None:
+    done = rbac_stage.done[command]
     assert done.code == SAYS_WHAT_IS_MISSING.get(command, 0), done.err
     granted = {right for _, right in needs(commands=(command,))}
-    requests = stage.asked.get(command, [])
+    requests = rbac_stage.asked.get(command, [])
     assert {str(right) for right, status in requests if status == 403} == set()
     assert {str(right) for right, _ in requests if right not in granted} == set()
     assert requests or command in REACHING

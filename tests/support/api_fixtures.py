@@ -14,9 +14,10 @@ from tests.support.api_server import ApiServer, kubeconfig, serving
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    """An API server."""
-    with serving(ApiServer()) as running:
+def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
+    """An API server. The marker ``api_groups`` sets the groups that it serves."""
+    marker = request.node.get_closest_marker("api_groups")
+    with serving(ApiServer(*marker.args if marker else ())) as running:
         yield running
 
 

@@ -93,6 +93,7 @@ class Typed:
     """A shell in which ``kubectl-ddp`` finds the jobs of a place."""
 
     def __init__(self, place: Place) -> None:
+        self.place = place
         self.directory = place.state.parent
         unset = {"NO_COLOR", "KUBERNETES_SERVICE_HOST"}
         self.environ = {name: value for name, value in place.environ.items() if name not in unset}

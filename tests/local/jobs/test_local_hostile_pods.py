@@ -13,21 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ddp_controller.lease import NAME
 from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving
 from tests.support.hostile_answers import hostile
 from tests.support.launch_harness import wait_until
 from tests.support.ports import free_port
-from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, moving, pod, root, store
+from tests.unit.ddp_controller.controller_jobs import DRAINING, GROUPS, LEASE, NOW, moving, pod, root, store
 
-GROUPS = {
-    "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
-    "/apis/batch/v1": {"Job": "jobs"},
-    "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
-    "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
-    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
-}
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 PODS = "/api/v1/namespaces/team/pods"
 HONEST = 'ddp_worker_group_state{state="running"} 1\n'
 SETTLED = NOW - time.time() + 30
@@ -62,38 +53,46 @@ class HostileServer(ApiServer):
 
 
 @pytest.fixture
-def server() -> Iterator[HostileServer]:
+def hostile_server() -> Iterator[HostileServer]:
     with serving(HostileServer()) as running:
         yield running
 
 
 @pytest.fixture
-def environ(server: HostileServer, tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "KUBECONFIG": str(kubeconfig(tmp_path, server.url))}
+def environ(hostile_server: HostileServer, tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "KUBECONFIG": str(kubeconfig(tmp_path, hostile_server.url))}
 
 
 def test_a_controller_under_five_hostile_pods_keeps_its_lease_and_moves_another_job(
-    server: HostileServer, environ: dict[str, str]
+    hostile_server: HostileServer, environ: dict[str, str]
 ) -> None:
     attacks = ("a gibibyte in chunks", "a gibibyte of empty lines", "chunks of a byte", "drops", "a bomb")
-    server.put(f"/api/v1/nodes/{DRAINING}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
-    server.put("/apis/batch/v1/namespaces/team/jobs/evil", root(6, name="evil", annotations=moving(5), nnodes="5"))
-    server.hostile = {f"evil-{index}": attack for index, attack in enumerate(attacks)}
-    for name in server.hostile:
-        server.put(f"{PODS}/{name}", pod(int(name[-1]), ready=NOW - time.time(), name="evil"))
+    hostile_server.put(
+        f"/api/v1/nodes/{DRAINING}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}}
+    )
+    hostile_server.put(
+        "/apis/batch/v1/namespaces/team/jobs/evil", root(6, name="evil", annotations=moving(5), nnodes="5")
+    )
+    hostile_server.hostile = {f"evil-{index}": attack for index, attack in enumerate(attacks)}
+    for name in hostile_server.hostile:
+        hostile_server.put(f"{PODS}/{name}", pod(int(name[-1]), ready=NOW - time.time(), name="evil"))
     command = [sys.executable, "-m", "ddp_controller", "--namespace", "team", "--port", str(free_port())]
     process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: all(server.read.get(name) for name in server.hostile), "hostile pods are not read")
-        server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(3, annotations=moving(2)))
-        server.put(f"{PODS}/digits-store-0", store(runs=SETTLED))
+        wait_until(
+            lambda: all(hostile_server.read.get(name) for name in hostile_server.hostile), "hostile pods are not read"
+        )
+        hostile_server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(3, annotations=moving(2)))
+        hostile_server.put(f"{PODS}/digits-store-0", store(runs=SETTLED))
         for index in range(3):
-            server.put(f"{PODS}/digits-{index}", pod(index, DRAINING if index == 0 else "fine", ready=SETTLED))
+            hostile_server.put(f"{PODS}/digits-{index}", pod(index, DRAINING if index == 0 else "fine", ready=SETTLED))
         began = time.monotonic()
-        assert server.evicted.wait(20), "the pod on the doomed node has to leave"
+        assert hostile_server.evicted.wait(20), "the pod on the doomed node has to leave"
         assert time.monotonic() - began < 5
-        wait_until(lambda: server.renewed[-1] - began > 5, "the Lease is not renewed")
-        gaps = [after - before for before, after in zip(server.renewed, server.renewed[1:], strict=False)]
+        wait_until(lambda: hostile_server.renewed[-1] - began > 5, "the Lease is not renewed")
+        gaps = [
+            after - before for before, after in zip(hostile_server.renewed, hostile_server.renewed[1:], strict=False)
+        ]
         assert max(gaps) < 8, "the Lease has to be renewed within 10 s"
         [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     finally:

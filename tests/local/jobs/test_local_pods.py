@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from tests.support.kube_objects import a_template, job
 from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, workers
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state", RANK="7", PET_NNODES="9") as found:
-        yield found
 
 
 def environment(place: Place, index: int = 0) -> dict[str, str]:
@@ -32,6 +25,7 @@ def test_a_pod_has_the_operators_environment_and_an_address_of_its_own(place: Pl
         {"name": "PEER", "value": "digits-worker-1:1"},
         {"name": "STORE", "value": "digits-store.team.svc"},
     ]
+    place.environ.update(RANK="7", PET_NNODES="9")
     place.run("env; sleep 100", container={"env": variables}, store="sleep 100")
     for index in (0, 1):
         seen_in_log(place, "PEER=", index)

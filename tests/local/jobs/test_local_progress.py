@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-import pytest
-
-from tests.support.local_place import Place, Typed, a_place
+from tests.support.local_place import Typed
 from tests.support.terminals import Terminal
 
 STEPPING = """\
@@ -27,17 +24,9 @@ ERASE = "\r\x1b[K"
 STEP = re.compile(r"mine: step (\d+)")
 
 
-@pytest.fixture
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with a_place(tmp_path_factory.mktemp("progress") / "state") as place:
-        (place.state.parent / "stepping.py").write_text(STEPPING)
-        yield place
-
-
-def submitting(place: Place, name: str, *words: str) -> list[str]:
+def submitting(typed: Typed, name: str, *words: str) -> list[str]:
     """The words of a command that submits a job and waits for it."""
-    script = str(place.state.parent / "stepping.py")
-    return ["submit", script, "--local", "--name", name, "-j", "1x1", *words]
+    return ["submit", typed.write("stepping.py", STEPPING), "--local", "--name", name, "-j", "1x1", *words]
 
 
 def lines_left(text: str) -> list[str]:
@@ -46,10 +35,9 @@ def lines_left(text: str) -> list[str]:
     return [line.rpartition(ERASE)[2] for line in plain.split("\n")]
 
 
-def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_running(place: Place) -> None:
-    typed = Typed(place)
+def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_running(typed: Typed) -> None:
     shell = {name: value for name, value in typed.environ.items() if name not in {"COLUMNS", "LINES"}}
-    command = typed.command(*submitting(place, "mine", "--follow", "--", "100000"))
+    command = typed.command(*submitting(typed, "mine", "--follow", "--", "100000"))
     with Terminal(command, shell | {"TERM": "xterm"}, columns=70, rows=20) as terminal:
         terminal.says(lambda report: "100 steps are done" in report and len(STEP.findall(report)) > 2)
         terminal.resize(12, 20)
@@ -65,8 +53,8 @@ def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_ru
     assert typed("status", "mine").stdout.splitlines()[1].split() == ["Status:", "Running"]
 
 
-def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(place: Place) -> None:
-    done = Typed(place)(*submitting(place, "piped", "--wait", "--", "40"))
+def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(typed: Typed) -> None:
+    done = typed(*submitting(typed, "piped", "--wait", "--", "40"))
     assert (done.returncode, done.stdout) == (0, "")
     created, *progress, end = done.stderr.splitlines()
     assert created.startswith("Job piped created")

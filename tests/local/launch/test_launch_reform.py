@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from bench.drivers.fork_server import workers
 from tests.local.workloads import train_bits, train_half_evaluated, train_reformed, train_slices_moved
 from tests.local.workloads.train_reformed import EPOCHS, demand_every_sample_once
-from tests.support.launch_harness import Running, Stage, is_alive, stage_of, wait_until
+from tests.support.launch_harness import Running, Stage, is_alive, wait_until
 
 QUICKLY = {"OMP_NUM_THREADS": "1", "DDP_FORK_SERVER": "0.5"}
 OWN_LOOP = ("-m", train_reformed.__name__)
@@ -25,15 +24,10 @@ TRAINER = (
 )
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    (tmp_path / "log").mkdir()
-    yield from stage_of(tmp_path)
-
-
 def agent(
     stage: Stage, index: int, program: tuple[str, ...], *, nnodes: str = "1:2", nproc: int = 1, **env: str
 ) -> Running:
+    (stage.folder / "log").mkdir(exist_ok=True)
     folder = {"HURRY": str(stage.folder / "hurry"), "FETCH_LOG": str(stage.folder / "log")}
     checkpoints = {"DDP_CHECKPOINT_DIR": str(stage.folder / "checkpoints")}
     return stage.agent(

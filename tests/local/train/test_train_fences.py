@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.launch_harness import Running, Stage, stage_of
+from tests.support.launch_harness import Running, Stage
 
 CLOCK = """
 import os, sys, time
@@ -19,12 +17,6 @@ if os.environ.get("WHOSE_CLOCK") in sys.orig_argv:
 """
 """``sitecustomize.py``: the clock of the store or of the launcher is ahead, and that of the worker is right."""
 YEAR_SECONDS = 365 * 86_400
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    (tmp_path / "sitecustomize.py").write_text(CLOCK)
-    yield from stage_of(tmp_path)
 
 
 def trained(stage: Stage, steps: int) -> Running:
@@ -47,6 +39,7 @@ def steps(stage: Stage) -> list[str]:
 def test_after_a_clock_that_was_a_year_ahead_the_next_run_saves(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, whose: str, least_ahead: int
 ) -> None:
+    (stage.folder / "sitecustomize.py").write_text(CLOCK)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(stage.folder))
         patch.setenv("SECONDS_AHEAD", str(YEAR_SECONDS))

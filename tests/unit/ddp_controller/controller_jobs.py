@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from ddp_controller.lease import NAME
 from ddp_controller.running_job import RunningJob, Timing, running_job
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube import job_kinds
@@ -13,6 +14,15 @@ from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 
 NOW = 1_800_000_000.0
 TIMING = Timing(settle=10, replacement_timeout=120, cooldown=3)
+GROUPS = {
+    "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
+    "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
+    "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
+    "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
+    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
+}
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 DRAINING = "doomed"
 FINE = "fine"
 APART = "apart"

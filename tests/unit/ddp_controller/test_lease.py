@@ -11,12 +11,7 @@ from tests.support.clocks import Clock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 PATH = f"{LEASES}/{NAME}"
-
-
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    server.groups = {"/apis/coordination.k8s.io/v1": {"Lease": "leases"}}
-    return server
+pytestmark = pytest.mark.api_groups({"/apis/coordination.k8s.io/v1": {"Lease": "leases"}})
 
 
 def holder(server: ApiServer) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from ddp_controller import world
 from ddp_controller.executor import execute
-from ddp_controller.lease import NAME, Lease
+from ddp_controller.lease import Lease
 from ddp_controller.loop import DRAIN_SECONDS, MOST_REPORTS, Controller
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.pod_move import OWN_ROLE
@@ -26,32 +26,23 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 from tests.support.clocks import Clock
-from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, TIMING, moving, pod, root, store
+from tests.unit.ddp_controller.controller_jobs import DRAINING, GROUPS, LEASE, NOW, TIMING, moving, pod, root, store
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{OWN_ROLE}"
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 SETTLED = NOW - time.time() + 3600
 """Seconds before the time of the tests' objects: an hour before the present."""
-GROUPS = {
-    "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
-    "/apis/batch/v1": {"Job": "jobs"},
-    "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
-    "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
-    "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
-    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
-}
+pytestmark = pytest.mark.api_groups(GROUPS)
 
 
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    server.groups = GROUPS
+@pytest.fixture(autouse=True)
+def draining_job(server: ApiServer) -> None:
+    """A job of which one pod is on a node that drains."""
     server.put(JOB, root())
     for index in range(2):
         server.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DRAINING if index == 0 else "fine"))
     server.put(f"/api/v1/nodes/{DRAINING}", {"spec": {"unschedulable": True}, "status": {}})
-    return server
 
 
 def made(

@@ -16,12 +16,7 @@ from tests.support.api_server import Answer, ApiServer
 from tests.unit.ddp_controller.controller_jobs import pod
 
 READ = f"GET /api/v1/namespaces/team/pods/digits-0:9464/proxy{metrics_path([Metric.GROUP_STATE]).partition('?')[0]}"
-
-
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    server.groups = {}
-    return server
+pytestmark = pytest.mark.api_groups({})
 
 
 @pytest.fixture

@@ -111,30 +111,29 @@ def put(server: ApiServer, state: Mapping[str, Any], condition: str) -> None:
 
 
 @pytest.fixture(params=[failed, succeeded, stuck])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def hostile_workdir(request: pytest.FixtureRequest, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with serving(HostileServer()) as server:
         setup: Callable[[ApiServer], None] = request.param
         setup(server)
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, server.url)))
-        monkeypatch.setenv("HOME", str(tmp_path))
-        monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-        (tmp_path / "train.py").write_text("x = 1\n")
-        yield tmp_path
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, server.url)))
+        yield workdir
 
 
 def test_every_command_of_the_tree_is_called_here() -> None:
     assert ARGUMENTS.keys() == commands().keys()
 
 
-def test_no_command_prints_a_secret_or_a_control_of_the_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_a_secret_or_a_control_of_the_job(
+    hostile_workdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, calls in ARGUMENTS.items():
         for call in calls:
-            run([word.format(script=place / "train.py", folder=place) for word in call])
+            run([word.format(script=hostile_workdir / "train.py", folder=hostile_workdir) for word in call])
             shown = "".join(capsys.readouterr())
             assert WORD not in shown, (name, call)
             assert "This is a bug" not in shown, (name, call)
             assert raw_controls(shown) == set(), (name, call)
-    for file in contents(place):
+    for file in contents(hostile_workdir):
         assert WORD not in file
         assert WORD.upper()[:16] not in file
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
 from kubectl_ddp.backends.cluster.write.scaling import set_active
 from kubectl_ddp.errors import DdpError
@@ -23,10 +19,11 @@ from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style
 from tests.support import kube_objects
-from tests.support.api_server import GROUPS, JOBS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, JOBS, Answer, ApiServer, status
 
 VISIBLE = "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/lab/pendingworkloads"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
+pytestmark = pytest.mark.api_groups({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})
 
 
 def a_job(name: str = "digits", *, queue: str = "lab", waits: bool = True, over: str = "") -> Object:
@@ -104,14 +101,15 @@ def test_status_says_how_many_are_before_it(queue: Queued, words: str) -> None:
 
 
 @pytest.mark.parametrize("jobs", [[a_job(queue="")], [a_job(waits=False)]])
-def test_nothing_more_is_asked_where_no_job_waits_in_a_queue(jobs: list[Object], tmp_path: Path) -> None:
-    with serving(ApiServer()) as server:
-        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
-        for job in jobs:
-            server.put(f"{JOBS}/{job['metadata']['name']}", job)
-        [found] = backend.jobs()
-        assert backend.job("digits", events=False).queued == found.queued
-        assert not [path for path in server.asked("GET") if "kueue" in path]
+def test_nothing_more_is_asked_where_no_job_waits_in_a_queue(
+    server: ApiServer, backend: ClusterBackend, jobs: list[Object]
+) -> None:
+    server.groups = GROUPS
+    for job in jobs:
+        server.put(f"{JOBS}/{job['metadata']['name']}", job)
+    [found] = backend.jobs()
+    assert backend.job("digits", events=False).queued == found.queued
+    assert not [path for path in server.asked("GET") if "kueue" in path]
 
 
 def put_workload(server: ApiServer, uid: str, **spec: Any) -> None:
@@ -119,83 +117,70 @@ def put_workload(server: ApiServer, uid: str, **spec: Any) -> None:
     server.put(f"{WORKLOADS}/of-{uid}", made | {"metadata": made["metadata"] | {"labels": {JOB_UID: uid}}})
 
 
-@pytest.fixture
-def kueue() -> Iterator[ApiServer]:
-    with serving(ApiServer({**GROUPS, "/apis/kueue.x-k8s.io/v1beta2": {"Workload": "workloads"}})) as server:
-        yield server
-
-
-@pytest.fixture
-def place(kueue: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
-
-
 @pytest.mark.parametrize("may_ask", [True, False])
 def test_one_request_per_queue_tells_the_places_of_all_its_jobs(
-    kueue: ApiServer, place: ClusterBackend, *, may_ask: bool
+    server: ApiServer, backend: ClusterBackend, *, may_ask: bool
 ) -> None:
-    uids = [kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
+    uids = [server.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("one", "two")]
     items = [
         {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
         for at, uid in enumerate(reversed(uids))
     ]
     answer = Answer(200, {"items": items}) if may_ask else Answer(403, status(403, "Forbidden", "no"))
-    kueue.next(f"GET {VISIBLE}", answer)
-    found = {one.job["metadata"]["name"]: one.queued for one in place.jobs()}
+    server.next(f"GET {VISIBLE}", answer)
+    found = {one.job["metadata"]["name"]: one.queued for one in backend.jobs()}
     places = {"two": 1, "one": 2} if may_ask else {"two": None, "one": None}
     assert found == {name: Queued("lab", is_admitted=False, position=at) for name, at in places.items()}
-    assert [path for path in kueue.asked("GET") if "pendingworkloads" in path] == [VISIBLE]
+    assert [path for path in server.asked("GET") if "pendingworkloads" in path] == [VISIBLE]
 
 
-def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(kueue: ApiServer, place: ClusterBackend) -> None:
-    uid = kueue.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
-    put_workload(kueue, uid)
-    put_workload(kueue, "another")
-    place.suspend("digits", suspended=True)
-    assert [kueue.objects[f"{WORKLOADS}/of-{of}"]["spec"].get("active") for of in (uid, "another")] == [False, None]
-    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False, "Kueue does that"
-    place.suspend("digits", suspended=False)
-    assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
+def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(server: ApiServer, backend: ClusterBackend) -> None:
+    uid = server.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
+    put_workload(server, uid)
+    put_workload(server, "another")
+    backend.suspend("digits", suspended=True)
+    assert [server.objects[f"{WORKLOADS}/of-{of}"]["spec"].get("active") for of in (uid, "another")] == [False, None]
+    assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False, "Kueue does that"
+    backend.suspend("digits", suspended=False)
+    assert server.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
 
 
 def test_a_job_that_kueue_holds_is_suspended_and_one_without_quota_queued(
-    kueue: ApiServer, place: ClusterBackend
+    server: ApiServer, backend: ClusterBackend
 ) -> None:
-    uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
-    put_workload(kueue, uids["held"], active=False)
-    put_workload(kueue, uids["unseen"])
+    uids = {name: server.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
+    put_workload(server, uids["held"], active=False)
+    put_workload(server, uids["unseen"])
     item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
-    kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
-    states = {job.job["metadata"]["name"]: job_state(job, {}) for job in place.jobs()}
+    server.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
+    states = {job.job["metadata"]["name"]: job_state(job, {}) for job in backend.jobs()}
     wanted = {"held": State.SUSPENDED, "unseen": State.QUEUED, "waits": State.QUEUED}
     assert {name: state.state for name, state in states.items()} == wanted
-    requests = [path for path in kueue.asked("GET") if WORKLOADS in path]
+    requests = [path for path in server.asked("GET") if WORKLOADS in path]
     assert len(requests) == 1, "one request for all that wait and have no place"
-    watched = place.watch("held")
+    watched = backend.watch("held")
     assert job_state(next(watched), {}).state is State.SUSPENDED
     watched.close()  # type: ignore[attr-defined]  # it is a generator
 
 
-def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
-    kueue.put(f"{JOBS}/digits", a_job(waits=False))
-    place.suspend("digits", suspended=True)
-    assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"
+def test_a_job_that_kueue_does_not_manage_is_suspended_itself(server: ApiServer, backend: ClusterBackend) -> None:
+    server.put(f"{JOBS}/digits", a_job(waits=False))
+    backend.suspend("digits", suspended=True)
+    assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"
 
 
-def test_a_job_of_which_kueue_has_not_heard_is_waited_for_and_then_told_of(kueue: ApiServer, tmp_path: Path) -> None:
-    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
-    job = kueue.put(f"{JOBS}/digits", a_job())
+def test_a_job_of_which_kueue_has_not_heard_is_waited_for_and_then_told_of(server: ApiServer, api: Api) -> None:
+    job = server.put(f"{JOBS}/digits", a_job())
     with pytest.raises(DdpError, match="Kueue has not created a Workload for job 'digits' yet"):
         set_active(api, job, active=False, sleep=lambda _: None)
-    assert set_active(api, job, active=False, sleep=lambda _: put_workload(kueue, job["metadata"]["uid"])), (
+    assert set_active(api, job, active=False, sleep=lambda _: put_workload(server, job["metadata"]["uid"])), (
         "it comes while we wait"
     )
-    assert kueue.objects[f"{WORKLOADS}/of-{job['metadata']['uid']}"]["spec"]["active"] is False
+    assert server.objects[f"{WORKLOADS}/of-{job['metadata']['uid']}"]["spec"]["active"] is False
 
 
-def test_without_kueue_a_queue_means_nothing(tmp_path: Path) -> None:
-    with serving(ApiServer()) as server:
-        backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, server.url))))
-        server.put(f"{JOBS}/digits", a_job())
-        backend.suspend("digits", suspended=False)
-        assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False
+def test_without_kueue_a_queue_means_nothing(server: ApiServer, backend: ClusterBackend) -> None:
+    server.groups = GROUPS
+    server.put(f"{JOBS}/digits", a_job())
+    backend.suspend("digits", suspended=False)
+    assert server.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False

@@ -10,16 +10,8 @@ from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-
-
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    server.groups = {
-        **GROUPS,
-        "/api/v1": {**GROUPS["/api/v1"], "Node": "nodes", "PersistentVolumeClaim": "persistentvolumeclaims"},
-        KUEUE: {"Workload": "workloads"},
-    }
-    return server
+CORE = {**GROUPS["/api/v1"], "Node": "nodes", "PersistentVolumeClaim": "persistentvolumeclaims"}
+pytestmark = pytest.mark.api_groups({**GROUPS, "/api/v1": CORE, KUEUE: {"Workload": "workloads"}})
 
 
 def test_each_kind_has_its_objects_and_one_that_is_not_served_none(server: ApiServer, backend: ClusterBackend) -> None:

@@ -17,13 +17,8 @@ from kubectl_ddp.values.program import Gang
 from tests.support.api_server import GROUPS, Answer, ApiServer, status
 
 JOBS = "POST /apis/batch/v1/namespaces/team/jobs"
-NATIVE = {**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": {"Workload": "workloads", "PodGroup": "podgroups"}}
-
-
-@pytest.fixture
-def server(server: ApiServer) -> ApiServer:
-    server.groups = NATIVE
-    return server
+NATIVE = {"Workload": "workloads", "PodGroup": "podgroups"}
+pytestmark = pytest.mark.api_groups({**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": NATIVE})
 
 
 def detected(api: Api, *engines: str) -> ClusterFeatures:

@@ -54,79 +54,78 @@ class Mortal(ApiServer):
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
+def mortal(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
     groups = {**GROUPS, "/apis/discovery.k8s.io/v1": {"EndpointSlice": "endpointslices"}}
     with serving(Mortal(groups)) as mortal:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, mortal.url)))
-        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, mortal.url)))
         yield mortal
 
 
-def furnish(server: Mortal, code: Code = SCRIPT) -> None:
+def furnish(mortal: Mortal, code: Code = SCRIPT) -> None:
     """A job with its code that has failed, and nothing else."""
-    server.objects.clear()
+    mortal.objects.clear()
     made = render(a_job(program=Script("train.py")), "run1", code=code)
     root = job_kinds.root_of(made)
     root["status"] = {"conditions": [kube_objects.condition("Failed")]}
     root["metadata"]["creationTimestamp"] = kube_objects.CREATED
-    owner = {"kind": root["kind"], "name": "digits", "uid": server.put(JOB, root)["metadata"]["uid"]}
+    owner = {"kind": root["kind"], "name": "digits", "uid": mortal.put(JOB, root)["metadata"]["uid"]}
     for part in [item for item in made if item["kind"] == "ConfigMap"]:
         part["metadata"]["ownerReferences"] = [owner]
-        server.put(f"{CONFIG_MAPS}{part['metadata']['name']}", part)
+        mortal.put(f"{CONFIG_MAPS}{part['metadata']['name']}", part)
 
 
-def restart(server: Mortal, left: int | None = None) -> int:
-    server.left = left
+def restart(mortal: Mortal, left: int | None = None) -> int:
+    mortal.left = left
     try:
         return run(["restart", "digits", "--yes", "--quiet"])
     finally:
-        server.left = None
+        mortal.left = None
 
 
-def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
+def what_it_needs_is_kept(mortal: Mortal, code: Code) -> bool:
     """Return True if spec and code exist, with the old run or in the record of the restart."""
     groups = defaultdict(list)
-    for path, item in server.objects.items():
+    for path, item in mortal.objects.items():
         if path.startswith(CONFIG_MAPS):
             groups[run_of(item) or item["metadata"]["labels"][Label.RUN_ID]].append(item)
-    return (JOB in server.objects or RECORD in server.objects) and any(
+    return (JOB in mortal.objects or RECORD in mortal.objects) and any(
         read_back([item for item in group if bool(run_of(item)) is is_record]) == code
         for group in groups.values()
         for is_record in (True, False)
     )
 
 
-def is_one_new_job(server: Mortal) -> None:
-    job = server.objects[JOB]
+def is_one_new_job(mortal: Mortal) -> None:
+    job = mortal.objects[JOB]
     assert is_new(job)
     assert not job_kinds.is_suspend_requested(job)
     run_id = job["metadata"]["labels"][Label.RUN_ID]
     own = [
-        item for item in server.objects.values() if (item["metadata"].get("labels") or {}).get(Label.RUN_ID) == run_id
+        item for item in mortal.objects.values() if (item["metadata"].get("labels") or {}).get(Label.RUN_ID) == run_id
     ]
     assert {item["kind"] for item in own} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
-    assert not [path for path in server.objects if path.startswith(RECORD)]
+    assert not [path for path in mortal.objects if path.startswith(RECORD)]
 
 
-def test_a_job_that_fails_while_it_stops_gets_a_new_run_too(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish(server)
-    server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Running")]}
-    answered = server.answer
+def test_a_job_that_fails_while_it_stops_gets_a_new_run_too(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(mortal)
+    mortal.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Running")]}
+    answered = mortal.answer
 
     def answer(request: Request) -> Answer:
         found = answered(request)
-        if request.method == "PATCH" and request.path == JOB and not is_new(server.objects[JOB]):
-            server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Failed")]}
+        if request.method == "PATCH" and request.path == JOB and not is_new(mortal.objects[JOB]):
+            mortal.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Failed")]}
         return found
 
-    monkeypatch.setattr(server, "answer", answer)
-    assert restart(server) == 0
-    is_one_new_job(server)
+    monkeypatch.setattr(mortal, "answer", answer)
+    assert restart(mortal) == 0
+    is_one_new_job(mortal)
 
 
 @pytest.mark.parametrize("code", [SCRIPT, PARTS], ids=["script", "parts"])
 def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes_exactly_one_job(
-    server: Mortal, monkeypatch: pytest.MonkeyPatch, code: Code
+    mortal: Mortal, monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
     monkeypatch.setattr(api, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(archive, "PART_LETTERS", 8)
@@ -134,20 +133,20 @@ def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes
     while not is_through:
         changes += 1
         assert changes < MOST_CHANGES
-        furnish(server, code)
-        server.loses_answer = changes % 2 == 0
-        restart(server, changes)
-        assert what_it_needs_is_kept(server, code), f"after change {changes}"
-        is_through = is_new(server.objects.get(JOB)) and RECORD not in server.objects
-        if not is_new(server.objects.get(JOB)):
-            assert restart(server) == 0, f"after change {changes}"
+        furnish(mortal, code)
+        mortal.loses_answer = changes % 2 == 0
+        restart(mortal, changes)
+        assert what_it_needs_is_kept(mortal, code), f"after change {changes}"
+        is_through = is_new(mortal.objects.get(JOB)) and RECORD not in mortal.objects
+        if not is_new(mortal.objects.get(JOB)):
+            assert restart(mortal) == 0, f"after change {changes}"
         else:
             assert run(["delete", "digits", "--yes", "--quiet"]) == 0, "what is left of the record goes with the job"
-            assert not [path for path in server.objects if path.startswith(CONFIG_MAPS)]
-            furnish(server, code)
-            assert restart(server) == 0
-        is_one_new_job(server)
-        assert what_it_needs_is_kept(server, code)
+            assert not [path for path in mortal.objects if path.startswith(CONFIG_MAPS)]
+            furnish(mortal, code)
+            assert restart(mortal) == 0
+        is_one_new_job(mortal)
+        assert what_it_needs_is_kept(mortal, code)
     assert changes > 8, "record, old run, new run and its companions, and the record again"
 
 
@@ -160,30 +159,30 @@ def is_new(job: Json | None) -> bool:
     )
 
 
-def test_a_refused_submission_says_that_nothing_is_lost(server: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
-    furnish(server)
+def test_a_refused_submission_says_that_nothing_is_lost(mortal: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
+    furnish(mortal)
     denied = {"kind": "Status", "message": "denied by policy", "reason": "Forbidden"}
-    server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, denied))
-    assert restart(server) == 5
+    mortal.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, denied))
+    assert restart(mortal) == 5
     assert "What the job is made of is kept: 'kubectl-ddp restart digits' tries again." in capsys.readouterr().err
-    assert RECORD in server.objects
-    assert restart(server) == 0
-    is_one_new_job(server)
+    assert RECORD in mortal.objects
+    assert restart(mortal) == 0
+    is_one_new_job(mortal)
 
 
-def test_what_a_restart_has_left_goes_when_the_job_is_deleted(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_restart_has_left_goes_when_the_job_is_deleted(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "PART_LETTERS", 8)
-    furnish(server, PARTS)
-    server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, {"kind": "Status"}))
-    assert restart(server) == 5
+    furnish(mortal, PARTS)
+    mortal.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, {"kind": "Status"}))
+    assert restart(mortal) == 5
     assert run(["delete", "digits", "--yes"]) == 0
-    assert not [path for path in server.objects if path.startswith(CONFIG_MAPS)]
+    assert not [path for path in mortal.objects if path.startswith(CONFIG_MAPS)]
     assert run(["restart", "digits", "--yes"]) == 3
 
 
-def test_a_config_map_of_others_and_the_old_run_are_kept(server: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
-    furnish(server)
-    server.put(RECORD, {"metadata": {}, "data": {"a": "b"}})
-    assert restart(server) == 1
+def test_a_config_map_of_others_and_the_old_run_are_kept(mortal: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
+    furnish(mortal)
+    mortal.put(RECORD, {"metadata": {}, "data": {"a": "b"}})
+    assert restart(mortal) == 1
     assert "There is another ConfigMap 'digits-restart'" in capsys.readouterr().err
-    assert server.objects[JOB]["metadata"]["labels"][Label.RUN_ID] == "run1"
+    assert mortal.objects[JOB]["metadata"]["labels"][Label.RUN_ID] == "run1"
