@@ -11,6 +11,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.command_line import CommandLine
 
 
 @pytest.fixture
@@ -19,6 +20,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[ApiServer]:
     marker = request.node.get_closest_marker("api_groups")
     with serving(ApiServer(*marker.args if marker else ())) as running:
         yield running
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line in this process."""
+    return CommandLine(capsys)
 
 
 @pytest.fixture

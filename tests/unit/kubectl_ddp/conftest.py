@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.api_fixtures import api, backend, cluster, connection, notices, server, workdir
+from tests.support.api_fixtures import api, backend, cli, cluster, connection, notices, server, workdir
 
-__all__ = ["api", "backend", "cluster", "connection", "notices", "server", "workdir"]
+__all__ = ["api", "backend", "cli", "cluster", "connection", "notices", "server", "workdir"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,6 +14,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import JOBS, ApiServer
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
 from tests.support.terminals import Typing
 
@@ -57,14 +58,12 @@ def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
 
 
 def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
-    cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, cli: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = {put(cluster, "ended", "Succeeded"), put(cluster, "kept", "Running", **CLAIM)}
-    assert run(["delete", "--all"]) == 2
-    assert "deletes 2 jobs. " in capsys.readouterr().err.replace("\n", " ")
+    assert "deletes 2 jobs. " in cli("delete", "--all", code=2).err.replace("\n", " ")
     paths.add(put(cluster, "lost", "Running"))
-    assert run(["delete", "--all"]) == 2
-    errors = capsys.readouterr().err
+    errors = cli("delete", "--all", code=2).err
     assert "job lost " in errors
     assert "job kept " not in errors
     assert paths <= cluster.objects.keys()
@@ -78,13 +77,16 @@ def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
 
 
 def test_replace_asks_before_it_deletes_a_job_that_has_not_ended(
-    cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "train.py").touch()
     submit = ["submit", str(tmp_path / "train.py"), "--name", "digits", "--replace"]
     path = put(cluster, "digits", "Running")
-    assert run(submit) == 2
-    assert "which has not ended: Running. Add --yes" in " ".join(capsys.readouterr().err.split())
+    assert "which has not ended: Running. Add --yes" in " ".join(cli(*submit, code=2).err.split())
     monkeypatch.setattr("sys.stdin", Typing("n\n"))
     assert run(submit) not in {0, 2}
     assert "Delete job digits in namespace 'team' of context 'test' (Running)" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from kubectl_ddp.cli.group import LazyGroup
-from kubectl_ddp.cli.run import run
+from tests.support.command_line import CommandLine
 
 EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 
@@ -23,20 +23,13 @@ EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
     (["version", "--ouput", "json"], "kubectl-ddp version has no flag '--ouput'. Did you mean '--output'?"),
     (["version", "-o", "xml"], "error: Invalid value for '-o' / '--output': 'xml' is not"),
 ])  # fmt: skip
-def test_wrong_usage_is_one_sentence_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    assert run(arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert sentence in output.err
-    assert output.err.count("\n") == 1
+def test_wrong_usage_is_one_sentence_and_exit_code_2(cli: CommandLine, arguments: list[str], sentence: str) -> None:
+    assert sentence in cli.refused(*arguments)
 
 
 @pytest.mark.parametrize("json_flag", [["-o", "json"], ["-ojson"], ["--output=json"], ["--output", "json"]])
-def test_with_json_output_an_error_is_a_json_object(capsys: pytest.CaptureFixture[str], json_flag: list[str]) -> None:
-    assert run(["verison", *json_flag]) == 2
-    assert json.loads(capsys.readouterr().err) == {
+def test_with_json_output_an_error_is_a_json_object(cli: CommandLine, json_flag: list[str]) -> None:
+    assert json.loads(cli("verison", *json_flag, code=2).err) == {
         "code": 2,
         "reason": "UsageError",
         "message": "There is no command 'verison'.",
@@ -44,9 +37,8 @@ def test_with_json_output_an_error_is_a_json_object(capsys: pytest.CaptureFixtur
     }
 
 
-def test_json_asked_of_the_users_program_is_not_asked_of_us(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verison", "--", "-o", "json"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+def test_json_asked_of_the_users_program_is_not_asked_of_us(cli: CommandLine) -> None:
+    assert cli("verison", "--", "-o", "json", code=2).err.startswith("error: ")
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -59,28 +51,24 @@ def registered(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(LazyGroup, "get_command", lambda *_: command)
 
 
-def test_ctrl_c_is_130_and_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_is_130_and_one_word(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
     registered(monkeypatch, KeyboardInterrupt())
-    assert run(["version"]) == 130
-    assert capsys.readouterr().err == "error: Interrupted.\n"
+    assert cli("version", code=130).err == "error: Interrupted.\n"
 
 
-def test_a_bug_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
     registered(monkeypatch, ZeroDivisionError("division by zero"))
-    assert run(["version"]) == 1
-    errors = capsys.readouterr().err
+    errors = cli("version", code=1).err
     assert errors.startswith("error: Something went wrong inside kubectl-ddp: ZeroDivisionError: division by zero.")
     assert errors.count("\n") == 1
 
 
 def test_the_traceback_is_there_for_who_asks_but_not_that_of_a_mistyped_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert run(["status", "absent", "--local", "-v"]) == 3
-    assert "Traceback" in capsys.readouterr().err
-    assert run(["version", "--nonsense", "-v"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert "Traceback" in cli("status", "absent", "--local", "-v", code=3).err
+    assert "Traceback" not in cli("version", "--nonsense", "-v", code=2).err
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -6,6 +6,7 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from tests.support.api_server import ALL_ALLOWED, GROUPS, Answer, ApiServer
+from tests.support.command_line import CommandLine
 
 NAMESPACE = "/namespaces/team"
 KINDS = {"Workload": "workloads", "PodGroup": "podgroups"}
@@ -22,10 +23,9 @@ def cluster(cluster: ApiServer) -> ApiServer:
 
 @pytest.mark.parametrize("command", ["submit", "preflight"])
 def test_gates_that_are_off_are_named_before_anything_is_created(
-    cluster: ApiServer, command: str, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, command: str, cli: CommandLine
 ) -> None:
-    assert run([command, *JOB, "--preflight=off"] if command == "submit" else [command, *JOB]) == 4
-    errors = capsys.readouterr().err
+    errors = cli(*([command, *JOB, "--preflight=off"] if command == "submit" else [command, *JOB]), code=4).err
     assert "does not serve scheduling.k8s.io Workload" in errors
     assert "GenericWorkload and GangScheduling are off" in errors
     assert not cluster.asked("POST")
@@ -39,12 +39,11 @@ def test_the_objects_have_the_version_that_is_served(cluster: ApiServer, version
     assert made == [f"/apis/scheduling.k8s.io/{version}{NAMESPACE}/{plural}" for plural in ("workloads", "podgroups")]
 
 
-def test_an_engine_that_drops_the_group_is_refused(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_drops_the_group_is_refused(cluster: ApiServer, cli: CommandLine) -> None:
     cluster.groups = {**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": KINDS}
     cluster.next(SCHEMA, Answer(200, {"components": {}}))
     cluster.next(RULES, ALL_ALLOWED)
-    assert run(["preflight", *JOB]) == 4
-    assert "The Job of this cluster drops spec.schedulingGroup of its pods" in capsys.readouterr().out
+    assert "The Job of this cluster drops spec.schedulingGroup of its pods" in cli("preflight", *JOB, code=4).out
     assert f"/apis/scheduling.k8s.io/v1alpha2{NAMESPACE}/workloads" in cluster.asked("POST")
     assert f"/apis/scheduling.k8s.io/v1alpha2{NAMESPACE}/podgroups" not in cluster.asked("POST"), (
         "its Workload is first"

@@ -14,6 +14,7 @@ from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.internal.command import EXAMPLES
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
+from tests.support.command_line import CommandLine
 
 WIDTH: Final = 80
 COLUMN: Final = re.compile(r"^  +\S.*?  +")
@@ -37,19 +38,16 @@ def flaws(text: str) -> list[str]:
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 @pytest.mark.parametrize("columns", ["80", "300"])
 def test_help_is_lines_of_plain_text(
-    command: str | None, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str | None, columns: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     for flag in ("--help", "--help-all")[: 2 if command else 1]:
-        assert run([*([command] if command else []), flag]) == 0
-        assert flaws(capsys.readouterr().out) == []
+        assert flaws(cli(*([command] if command else []), flag).out) == []
 
 
-def test_the_default_help_of_submit_is_short_and_the_full_one_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["submit", "--help"]) == 0
-    short = re.findall(r"^  (-.*?)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
-    assert run(["submit", "--help-all"]) == 0
-    full = capsys.readouterr().out
+def test_the_default_help_of_submit_is_short_and_the_full_one_complete(cli: CommandLine) -> None:
+    short = re.findall(r"^  (-.*?)(?:  |$)", cli("submit", "--help").out, re.MULTILINE)
+    full = cli("submit", "--help-all").out
     assert len(short) <= 25
     assert all(flag in full for flag in short)
     command = root().get_command(click.Context(root()), "submit")

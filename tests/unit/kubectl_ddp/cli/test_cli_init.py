@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from kubectl_ddp.cli.run import run
+from tests.support.command_line import CommandLine
 from tests.support.terminals import Typing
 
 IMAGE: Final = "registry.example.com/team/train"
@@ -57,10 +58,9 @@ def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.Monke
     assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
 
 
-def test_without_a_terminal_each_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_each_missing_flag_is_named(cli: CommandLine) -> None:
     Path("evaluate.py").write_text("import torch\n")
-    assert run(["init"]) == 2
-    errors = capsys.readouterr().err
+    errors = cli("init", code=2).err
     assert all(word in errors for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
     assert not Path("Dockerfile").exists()
 

@@ -20,6 +20,7 @@ from kubectl_ddp.code.archive import PART_BYTES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.program import Gang
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
 
 JOB_FILE = """\
@@ -40,33 +41,19 @@ def job_file(workdir: Path) -> None:
     (workdir / "job.yaml").write_text(JOB_FILE)
 
 
-def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def rendered(cli: CommandLine, *arguments: str) -> dict[str, Any]:
     """The effective job that ``render`` writes into the root object."""
-    code = run(["render", "-o", "json", *arguments])
-    output = capsys.readouterr()
-    assert code == 0, output.err
-    root = json.loads(output.out)["items"][0]
+    root = json.loads(cli("render", "-o", "json", *arguments).out)["items"][0]
     document: dict[str, Any] = json.loads(root["metadata"]["annotations"][Annotation.SPEC])
     return document
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The one sentence with which a command line is refused."""
-    assert run([*arguments]) == code
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("error: ")
-    assert output.err.count("\n") == 1
-    return output.err
-
-
-def test_code_on_a_claim_is_mounted_and_need_not_be_here(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_on_a_claim_is_mounted_and_need_not_be_here(workdir: Path, cli: CommandLine) -> None:
     (workdir / "sub").mkdir()
     job = "apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: lib/main.py\ncodeClaim: projects:/vision/\n"
     (workdir / "sub" / "job.yaml").write_text(job)
     for words in (["lib/main.py", "--code-claim", "projects:vision", "--name", "x"], ["-f", "sub/job.yaml"]):
-        assert run(["render", *words, "-o", "json"]) == 0
-        items = json.loads(capsys.readouterr().out)["items"]
+        items = json.loads(cli("render", *words, "-o", "json").out)["items"]
         assert not [item for item in items if item["kind"] == "ConfigMap"]
         pod = items[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
         [container] = pod["containers"]
@@ -80,48 +67,48 @@ def test_code_on_a_claim_is_mounted_and_need_not_be_here(workdir: Path, capsys: 
             volume.get("persistentVolumeClaim") for volume in pod["volumes"]
         ]
     claim = ("--code-claim", "projects:vision")
-    assert "no claim 'projects' with code. Send a directory" in refused(capsys, "render", "x.py", *claim, "--local")
-    assert "Keep code or codeClaim" in refused(capsys, "render", "x.py", *claim, "--code", ".")
-    assert "not a path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
+    assert "no claim 'projects' with code. Send a directory" in cli.refused("render", "x.py", *claim, "--local")
+    assert "Keep code or codeClaim" in cli.refused("render", "x.py", *claim, "--code", ".")
+    assert "not a path in 'projects:vision'" in cli.refused("render", "../x.py", *claim)
     for wrong in ("projects", "projects:../vision", "projects:"):
-        assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", wrong)
+        assert "Write 'CLAIM:PATH'" in cli.refused("render", "x.py", "--code-claim", wrong)
 
 
-def test_code_of_a_job_file_lies_beside_it(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_a_job_file_lies_beside_it(workdir: Path, cli: CommandLine) -> None:
     (workdir / "sub").mkdir()
     (workdir / "sub" / "main.py").write_text("")
     (workdir / "sub" / "job.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: main.py\ncode: .\n")
-    assert rendered(capsys, "-f", "sub/job.yaml")["script"] == "main.py"
-    assert "There is no script 'train.py' in the code 'sub'" in refused(capsys, "render", "train.py", "--code", "sub")
+    assert rendered(cli, "-f", "sub/job.yaml")["script"] == "main.py"
+    assert "There is no script 'train.py' in the code 'sub'" in cli.refused("render", "train.py", "--code", "sub")
 
 
-def test_a_job_file_becomes_the_job_and_flags_win(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rendered(capsys, "-f", "job.yaml", "--nnodes", "4", "--set", "nproc=1", "--set", "maxRestarts=3")
+def test_a_job_file_becomes_the_job_and_flags_win(cli: CommandLine) -> None:
+    found = rendered(cli, "-f", "job.yaml", "--nnodes", "4", "--set", "nproc=1", "--set", "maxRestarts=3")
     assert (found["name"], found["nnodes"], found["nproc"], found["maxRestarts"]) == ("digits", "4", 1, 3)
     assert found["args"] == ["train", "--task", "digits"]
 
 
-def test_no_words_after_the_dashes_means_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "args" not in rendered(capsys, "-f", "job.yaml", "--")
+def test_no_words_after_the_dashes_means_no_arguments(cli: CommandLine) -> None:
+    assert "args" not in rendered(cli, "-f", "job.yaml", "--")
 
 
-def test_a_job_file_comes_from_stdin_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_file_comes_from_stdin_too(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(JOB_FILE.encode())))
-    assert rendered(capsys, "-f", "-")["name"] == "digits"
+    assert rendered(cli, "-f", "-")["name"] == "digits"
 
 
 @pytest.mark.parametrize(("word", "nodes", "processes"), [("4x8", "4", 8), ("2:8x8", "2:8", 8), ("1x1", "1", 1)])
-def test_nodes_x_processes_is_a_word(capsys: pytest.CaptureFixture[str], word: str, nodes: str, processes: int) -> None:
-    found = rendered(capsys, "train.py", "-j", word)
+def test_nodes_x_processes_is_a_word(cli: CommandLine, word: str, nodes: str, processes: int) -> None:
+    found = rendered(cli, "train.py", "-j", word)
     assert (found["nnodes"], found["nproc"]) == (nodes, processes)
 
 
 def test_the_image_of_the_environment_is_the_default(
-    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workdir: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECTL_DDP_IMAGE", "mine:7")
-    assert rendered(capsys, str(workdir / "train.py"))["image"] == "mine:7"
-    assert rendered(capsys, "train.py", "--image", "yours:8")["image"] == "yours:8"
+    assert rendered(cli, str(workdir / "train.py"))["image"] == "mine:7"
+    assert rendered(cli, "train.py", "--image", "yours:8")["image"] == "yours:8"
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
@@ -132,10 +119,10 @@ def test_the_image_of_the_environment_is_the_default(
     (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
 ], ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "")  # fmt: skip
 def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
-    workdir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    workdir: Path, cli: CommandLine, arguments: list[str], sentence: str
 ) -> None:
     for command in ("render", "submit"):
-        assert sentence in refused(capsys, command, *arguments)
+        assert sentence in cli.refused(command, *arguments)
 
 
 def test_a_script_that_may_not_be_read_is_refused(workdir: Path) -> None:
@@ -162,34 +149,29 @@ sys.exit(run(["render", "train.py"]))
     ("my train.py", b"", "'my train.py' cannot travel under this name."),
 ])  # fmt: skip
 def test_a_script_that_cannot_travel_is_refused_on_a_cluster_only(
-    workdir: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, sentence: str
+    workdir: Path, cli: CommandLine, name: str, content: bytes, sentence: str
 ) -> None:
     (workdir / name).write_bytes(content)
-    assert sentence in refused(capsys, "render", name)
+    assert sentence in cli.refused("render", name)
     assert run(["render", name, "--local"]) == 0
 
 
-def test_a_script_stays_here_and_travels_to_a_cluster(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "train.py", "--local", "-o", "json"]) == 0
-    local = json.loads(capsys.readouterr().out)["items"]
+def test_a_script_stays_here_and_travels_to_a_cluster(workdir: Path, cli: CommandLine) -> None:
+    local = json.loads(cli("render", "train.py", "--local", "-o", "json").out)["items"]
     assert "ConfigMap" not in {item["kind"] for item in local}
     assert str(workdir / "train.py") in json.dumps(local[0]["spec"])
-    assert run(["render", "train.py", "-o", "json"]) == 0
-    remote = {item["kind"]: item for item in json.loads(capsys.readouterr().out)["items"]}
+    remote = {item["kind"]: item for item in json.loads(cli("render", "train.py", "-o", "json").out)["items"]}
     assert remote["ConfigMap"]["data"] == {"train.py": "print('hello')\n"}
 
 
-def test_nodes_of_this_machine_share_their_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert rendered(capsys, "train.py", "--local")["checkpointClaim"] == "checkpoints"
-    assert rendered(capsys, "train.py", "--local", "--checkpoint-claim", "mine")["checkpointClaim"] == "mine"
-    assert "checkpointClaim" not in rendered(capsys, "train.py")
+def test_nodes_of_this_machine_share_their_checkpoints(cli: CommandLine) -> None:
+    assert rendered(cli, "train.py", "--local")["checkpointClaim"] == "checkpoints"
+    assert rendered(cli, "train.py", "--local", "--checkpoint-claim", "mine")["checkpointClaim"] == "mine"
+    assert "checkpointClaim" not in rendered(cli, "train.py")
 
 
-def test_render_prints_yaml_and_the_same_each_time_but_for_the_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = []
-    for _ in range(2):
-        assert run(["render", "-f", "job.yaml"]) == 0
-        texts.append(capsys.readouterr().out)
+def test_render_prints_yaml_and_the_same_each_time_but_for_the_secret(cli: CommandLine) -> None:
+    texts = [cli("render", "-f", "job.yaml").out for _ in range(2)]
     assert texts[0] != texts[1]
     assert without_secret(texts[0]) == without_secret(texts[1])
     kinds = [item["kind"] for item in yaml.safe_load_all(texts[0])]
@@ -200,9 +182,8 @@ def without_secret(printed: str) -> str:
     return re.sub("[0-9a-f]{64}", "SECRET", printed)
 
 
-def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain"]) == 0
-    printed = capsys.readouterr().out
+def test_explain_says_where_each_value_came_from(cli: CommandLine) -> None:
+    printed = cli("render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain").out
     table = printed.partition("\n\n")[0]
     rows = {line.split()[0]: " ".join(line.split()[2:]) for line in table.splitlines()}
     assert rows["nnodes"] == "job.yaml line 8"
@@ -214,40 +195,34 @@ def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[s
     assert "nnodes 1:2 may be below a majority" in printed
 
 
-def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "train.py", "--image", "train:latest"]) == 0
-    output = capsys.readouterr()
+def test_warnings_are_messages_and_not_data(cli: CommandLine) -> None:
+    output = cli("render", "train.py", "--image", "train:latest")
     assert "warning: The image 'train:latest' may be another one on each node" in output.err
     assert "warning" not in output.out
-    assert run(["render", "train.py", "--image", "train:latest", "-q"]) == 0
-    assert capsys.readouterr().err == ""
+    assert cli("render", "train.py", "--image", "train:latest", "-q").err == ""
 
 
-def test_render_warns_of_variables_that_cannot_work_in_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_warns_of_variables_that_cannot_work_in_the_job(cli: CommandLine) -> None:
     job = ["render", "train.py", "--image", "example.com/a:1", "--nnodes", "2", "--env", "GLOO_SOCKET_IFNAME=lo"]
-    assert run(job) == 0
-    assert "warning: GLOO_SOCKET_IFNAME N08: " in capsys.readouterr().err
+    assert "warning: GLOO_SOCKET_IFNAME N08: " in cli(*job).err
     for right in (["--env", "DDP_LINT_IGNORE=N08"], ["--local"]):  # the loopback reaches all nodes of one machine
-        assert run([*job, *right]) == 0
-        assert "N08" not in capsys.readouterr().err
+        assert "N08" not in cli(*job, *right).err
 
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--dry-run=client"], ["--dry-run", "client"]], ids=" ".join)
-def test_a_bare_dry_run_means_client_and_takes_no_word(capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
-    assert run(["submit", *form, "train.py", "--name", "t", "-o", "name"]) == 0
-    without_digests = re.sub(r"-[0-9a-f]{10}$", "", capsys.readouterr().out, flags=re.MULTILINE)
+def test_a_bare_dry_run_means_client_and_takes_no_word(cli: CommandLine, form: list[str]) -> None:
+    printed = cli("submit", *form, "train.py", "--name", "t", "-o", "name").out
+    without_digests = re.sub(r"-[0-9a-f]{10}$", "", printed, flags=re.MULTILINE)
     assert without_digests.splitlines()[:3] == ["pytorchjob.kubeflow.org/t", "secret/t-run", "configmap/t-code"]
 
 
-def test_a_dry_run_prints_what_render_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "-f", "job.yaml"]) == 0
-    plain = capsys.readouterr().out
-    assert run(["submit", "-f", "job.yaml", "--dry-run", "-o", "yaml"]) == 0
-    assert without_secret(capsys.readouterr().out) == without_secret(plain)
+def test_a_dry_run_prints_what_render_prints(cli: CommandLine) -> None:
+    plain = cli("render", "-f", "job.yaml").out
+    assert without_secret(cli("submit", "-f", "job.yaml", "--dry-run", "-o", "yaml").out) == without_secret(plain)
 
 
-def test_a_dry_run_on_a_server_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
-    report = refused(capsys, "submit", "-f", "job.yaml", "--dry-run=server", "--local")
+def test_a_dry_run_on_a_server_needs_one(cli: CommandLine) -> None:
+    report = cli.refused("submit", "-f", "job.yaml", "--dry-run=server", "--local")
     assert "--dry-run=server asks a cluster" in report
 
 
@@ -272,14 +247,11 @@ def test_a_script_that_is_not_there_is_as_a_job_file_that_is_not_there(capsys: p
 
 @pytest.mark.parametrize("command", [["render"], ["submit", "--dry-run=client"]], ids=" ".join)
 def test_an_image_that_no_registry_serves_is_warned_of_where_a_cluster_is_meant(
-    capsys: pytest.CaptureFixture[str], command: list[str], monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run([*command, "train.py", "--name", "t", "--gpus", "8"]) == 0
-    errors = capsys.readouterr().err
+    errors = cli(*command, "train.py", "--name", "t", "--gpus", "8").err
     assert all(word in errors for word in ("warning: ", "'ddp-trainer:", "--image", "$KUBECTL_DDP_IMAGE"))
     for words in (["--local"], ["--image", "registry.example.com/ddp-trainer:1"], ["--image", "python:3.12"]):
-        assert run([*command, "train.py", "--name", "t", *words]) == 0
-        assert "registry serves" not in capsys.readouterr().err
+        assert "registry serves" not in cli(*command, "train.py", "--name", "t", *words).err
     monkeypatch.setenv("KUBECTL_DDP_IMAGE", "registry.example.com/ddp-trainer:1")
-    assert run([*command, "train.py", "--name", "t"]) == 0
-    assert "registry serves" not in capsys.readouterr().err
+    assert "registry serves" not in cli(*command, "train.py", "--name", "t").err

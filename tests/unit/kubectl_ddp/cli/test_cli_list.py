@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.local.directory import local_jobs_directory
-from kubectl_ddp.cli.run import run
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
 
 
@@ -43,20 +43,17 @@ def add_job(name: str, *, labels: dict[str, str], created: str) -> None:
     ("list --no-headers -o custom-columns=X:.loss,JOB:.name digits", ["<none>"]),
     ("status digits --no-headers -o custom-columns=JOB:.name", ["digits"]),
 ])  # fmt: skip
-def test_order_selection_and_form_apply(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words.split()) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == expected
+def test_order_selection_and_form_apply(words: str, expected: list[str], cli: CommandLine) -> None:
+    assert [line.split()[0] for line in cli(*words.split()).out.splitlines()] == expected
 
 
-def test_one_name_gives_one_document_and_more_give_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_name_gives_one_document_and_more_give_a_list(cli: CommandLine) -> None:
     for words, kind in ((["digits"], "JobState"), (["digits", "images"], "JobStateList"), ([], "JobStateList")):
-        assert run(["list", *words, "-o", "json"]) == 0
-        assert json.loads(capsys.readouterr().out)["kind"] == kind
+        assert json.loads(cli("list", *words, "-o", "json").out)["kind"] == kind
 
 
-def test_a_selection_without_a_job_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["list", "-l", "team=c", "-q"]) == 0
-    assert capsys.readouterr().out == ""
+def test_a_selection_without_a_job_prints_nothing(cli: CommandLine) -> None:
+    assert cli("list", "-l", "team=c", "-q").out == ""
 
 
 @pytest.fixture
@@ -82,10 +79,9 @@ def add_text() -> None:
     add_job("text", labels={"team": "a"}, created="2026-01-04T00:00:00Z")
 
 
-def test_a_watch_prints_list_and_changes(moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_watch_prints_list_and_changes(moments: list[Callable[[], None]], cli: CommandLine) -> None:
     moments += [lambda: None, add_text, remove_digits]
-    assert run(["get", "jobs", "-w"]) == 130
-    output = capsys.readouterr()
+    output = cli("get", "jobs", "-w", code=130)
     rows = [" ".join(line.split()[:2]) for line in output.out.splitlines()]
     assert rows == ["NAME STATUS", "images Lost", "digits Lost", "text Lost", "digits Deleting"]
     assert output.err == "error: Stopped watching.\n"
@@ -97,13 +93,11 @@ def test_a_watch_prints_list_and_changes(moments: list[Callable[[], None]], caps
     ("custom-columns=JOB:.name", "JOB\ndigits\ntext\ndigits\n"),
 ])  # fmt: skip
 def test_a_watch_prints_a_document_for_each_change(
-    form: str, printed: str, moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]
+    form: str, printed: str, moments: list[Callable[[], None]], cli: CommandLine
 ) -> None:
     moments += [add_text, remove_digits]
-    assert run(["list", "-l", "team=a", "--watch", "-o", form]) == 130
-    assert capsys.readouterr().out == printed
+    assert cli("list", "-l", "team=a", "--watch", "-o", form, code=130).out == printed
 
 
-def test_a_watch_of_a_name_that_no_job_has_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["get", "job", "digist", "-w"]) == 3
-    assert "Did you mean 'digits'?" in capsys.readouterr().err
+def test_a_watch_of_a_name_that_no_job_has_ends(cli: CommandLine) -> None:
+    assert "Did you mean 'digits'?" in cli("get", "job", "digist", "-w", code=3).err

@@ -13,6 +13,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, status
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job, a_local_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
@@ -36,9 +37,8 @@ def cluster(cluster: ApiServer) -> ApiServer:
 
 
 @pytest.mark.parametrize("command", ["submit", "preflight"])
-def test_without_a_kubeconfig_a_place_is_named(workdir: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert run([command, "train.py", "--name", "mine"]) == 2
-    errors = capsys.readouterr().err
+def test_without_a_kubeconfig_a_place_is_named(workdir: Path, cli: CommandLine, command: str) -> None:
+    errors = cli(command, "train.py", "--name", "mine", code=2).err
     assert "--local" in errors
     assert "--kubeconfig" in errors
     assert not (workdir / "state").exists()
@@ -51,11 +51,10 @@ def test_a_job_that_is_only_shown_needs_no_place(workdir: Path) -> None:
 
 @pytest.mark.parametrize("words", CHANGES, ids=lambda words: words[0])
 def test_a_name_of_two_places_is_changed_in_neither(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    cluster: ApiServer, cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     directory = a_local_job("digits")
-    assert run([*words]) == 2
-    errors = capsys.readouterr().err
+    errors = cli(*words, code=2).err
     assert "--local" in errors
     assert "--context test" in errors
     assert directory.is_dir()
@@ -63,39 +62,34 @@ def test_a_name_of_two_places_is_changed_in_neither(
     assert JOB in cluster.objects
 
 
-def test_a_flag_chooses_the_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_chooses_the_place(cluster: ApiServer, cli: CommandLine) -> None:
     directory = a_local_job("digits")
-    assert run(["delete", "digits", "--yes", "--local"]) == 0
-    assert capsys.readouterr().out == "job digits deleted on this machine\n"
+    assert cli("delete", "digits", "--yes", "--local").out == "job digits deleted on this machine\n"
     assert not directory.exists()
     assert JOB in cluster.objects
     a_local_job("digits")
-    assert run(["delete", "digits", "--yes", "--context", "test", "-o", "json"]) == 0
-    [item] = json.loads(capsys.readouterr().out)["items"]
+    [item] = json.loads(cli("delete", "digits", "--yes", "--context", "test", "-o", "json").out)["items"]
     assert (item["where"], item["namespace"]) == ("test", "team")
     assert JOB not in cluster.objects
     assert directory.exists()
 
 
-def test_a_cluster_that_is_silent_may_have_the_job_too(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_is_silent_may_have_the_job_too(cluster: ApiServer, cli: CommandLine) -> None:
     directory = a_local_job("digits")
     cluster.next(f"GET {JOB}", Answer(403, status(403, "Forbidden", "no")))
-    assert run(["delete", "digits", "--yes"]) == 2
-    assert "--local" in capsys.readouterr().err
+    assert "--local" in cli("delete", "digits", "--yes", code=2).err
     assert directory.is_dir()
 
 
-def test_a_name_of_this_machine_alone_needs_no_flag(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_this_machine_alone_needs_no_flag(cluster: ApiServer, cli: CommandLine) -> None:
     a_local_job("other")
-    assert run(["delete", "other", "--yes"]) == 0
-    assert capsys.readouterr().out == "job other deleted on this machine\n"
+    assert cli("delete", "other", "--yes").out == "job other deleted on this machine\n"
     assert JOB in cluster.objects
 
 
-def test_all_jobs_are_those_of_one_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_jobs_are_those_of_one_place(cluster: ApiServer, cli: CommandLine) -> None:
     directory = a_local_job("other")
-    assert run(["delete", "--all", "--yes"]) == 2
-    errors = capsys.readouterr().err
+    errors = cli("delete", "--all", "--yes", code=2).err
     assert "--local" in errors
     assert "--context test" in errors
     assert directory.exists()

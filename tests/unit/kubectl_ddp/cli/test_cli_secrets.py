@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.rules import in_clear
 from kubectl_ddp.values.program import Command
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
 
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -36,9 +36,8 @@ def secret_of(words: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("words", PLACES, ids=lambda words: " ".join(words)[:30])
 @pytest.mark.parametrize("command", ["render", "submit --dry-run=client"])
-def test_a_secret_in_clear_is_refused(command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*command.split(), "train.py", "--image", "train:1", "--engine", "job", *words]) == 2
-    output = capsys.readouterr()
+def test_a_secret_in_clear_is_refused(command: str, words: tuple[str, ...], cli: CommandLine) -> None:
+    output = cli(*command.split(), "train.py", "--image", "train:1", "--engine", "job", *words, code=2)
     assert output.out == ""
     assert secret_of(words) not in output.err
     assert "looks like a secret" in output.err

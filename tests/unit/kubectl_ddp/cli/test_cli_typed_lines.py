@@ -11,13 +11,13 @@ from typing import Final
 
 import pytest
 
-from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, status
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
 
 COLLECTIONS: Final = ("/apis/kubeflow.org/v1/namespaces/team/pytorchjobs", "/apis/batch/v1/namespaces/team/jobs")
@@ -124,24 +124,17 @@ def machine(cluster: ApiServer, jobs: list[Object], workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("line", WORKS)
-def test_a_line_works(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(shlex.split(line))
-    output = capsys.readouterr()
-    assert code == 0, output.err
-    assert WORKS[line] in output.out
+def test_a_line_works(line: str, cli: CommandLine) -> None:
+    assert WORKS[line] in cli(*shlex.split(line)).out
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(shlex.split(line)) in {2, 3}
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    assert REFUSED[line] in output.err.partition(": ")[2]
+def test_a_line_is_refused_with_what_to_type_instead(line: str, cli: CommandLine) -> None:
+    assert REFUSED[line] in cli.refused(*shlex.split(line), codes=(2, 3)).partition(": ")[2]
 
 
 def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: ApiServer, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = Answer(403, status(403, "Forbidden", "no"))
     pauses = [lambda: [cluster.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
@@ -152,18 +145,16 @@ def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
         pauses.pop(0)()
 
     monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
-    assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
-    output = capsys.readouterr()
+    output = cli("get", "jobs", "-w", "-n", "team", "--no-headers", code=130)
     assert [line.split()[0] for line in output.out.splitlines()] == ["digits", "images"]
     assert output.err.count("warning: ") == 1
 
 
 @pytest.mark.parametrize("line", ["get jobs", "cancel digits", "describe job/digits", "run train.py --dry-run"])
-def test_an_alternative_name_does_what_the_command_does(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alternative_name_does_what_the_command_does(line: str, cli: CommandLine) -> None:
     own = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
     word, _, rest = line.partition(" ")
-    printed = []
-    for command in (f"{word} --name mine" if word == "run" else word, own[word]):
-        assert run([*shlex.split(command), *rest.split()]) == 0
-        printed.append(re.sub(r"\d+", "N", capsys.readouterr().out))  # ages may change between the two
+    commands = (f"{word} --name mine" if word == "run" else word, own[word])
+    printed = [cli(*shlex.split(command), *rest.split()).out for command in commands]
+    printed = [re.sub(r"\d+", "N", text) for text in printed]  # ages may change between the two
     assert printed[0] == printed[1] != ""

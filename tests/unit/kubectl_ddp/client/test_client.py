@@ -12,13 +12,13 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp import Client
-from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.util.process import location_flags, thread_location
 from tests.support import kube_objects
 from tests.support.api_server import JOBS, ApiServer, kubeconfig
+from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job, a_local_job
 
 SIZE: Final[dict[str, Any]] = {"engine": "pytorchjob", "image": "registry.example.com/train:1", "preflight": "off"}
@@ -45,13 +45,12 @@ def train(steps: int) -> None:
 
 
 def test_a_file_a_mapping_and_keywords_make_the_job_of_the_same_flags(
-    client: Client, server: ApiServer, workdir: Path, capsys: pytest.CaptureFixture[str]
+    client: Client, server: ApiServer, workdir: Path, cli: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["render", "-f", "job.yaml", "--name", "a", "--nnodes", "1:2", "--env", "A=1", "--cpu", "1.5", "-o", "json"]
     words += ["--affinity", "{podAntiAffinity: {a: [{weight: 1, b: no}]}}", "--label", "team=a"]
     place = ["--kubeconfig", str(workdir / "kubeconfig"), "--engine", "pytorchjob", "--image", SIZE["image"]]
-    assert run([*words, *place]) == 0
-    objects = json.loads(capsys.readouterr().out)["items"]
+    objects = json.loads(cli(*words, *place).out)["items"]
     wanted = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
     keys: dict[str, Any] = {"nnodes": "1:2", "env": {"A": "1"}, "cpu": 1.5, "labels": {"team": "a"}}
     keys["affinity"] = {"podAntiAffinity": {"a": [{"weight": 1, "b": "no"}]}}

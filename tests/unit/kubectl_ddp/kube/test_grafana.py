@@ -14,6 +14,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.grafana import address, checked
 from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.command_line import CommandLine
 
 KINDS = {"/api/v1": {"Service": "services"}}
 BASE = "https://grafana.example.com/team"
@@ -56,37 +57,31 @@ def test_the_flag_wins_over_the_variable_and_the_variable_over_the_defaults(
 
 
 def test_a_default_that_no_job_has_does_not_reach_the_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     assert run(["config", "set", "grafana", BASE]) == 0
     monkeypatch.chdir(tmp_path)
     words = ["render", "--name", "new", "--image", "example.com/train:1", "--command", "true"]
-    assert run(words) == 0
-    assert "grafana" not in capsys.readouterr().out
+    assert "grafana" not in cli(*words).out
 
 
 def test_grafanas_service_is_found_by_its_label_and_the_way_to_it_is_said_in_a_pipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     with serving(ApiServer(KINDS)) as server:
         on(server, tmp_path, monkeypatch)
-        assert run(["dashboard", "digits"]) == 3
-        assert "no Service with the label app.kubernetes.io/name=grafana" in capsys.readouterr().err
+        assert "no Service with the label app.kubernetes.io/name=grafana" in cli("dashboard", "digits", code=3).err
         server.put("/api/v1/namespaces/watch/services/grafana", SERVICE)
-        assert run(["dashboard", "digits", "--print"]) == 0
-        output = capsys.readouterr()
+        output = cli("dashboard", "digits", "--print")
         assert output.out == "http://127.0.0.1:3000/d/ddp-job?var-namespace=team&var-ddp_job=digits\n"
         assert "port-forward --namespace=watch service/grafana 3000:80" in output.err
         server.put("/api/v1/namespaces/also/services/grafana", SERVICE)
-        assert run(["dashboard", "digits"]) == 2
-        assert "several Grafanas: service/grafana in namespace" in capsys.readouterr().err
+        assert "several Grafanas: service/grafana in namespace" in cli("dashboard", "digits", code=2).err
 
 
-def test_a_job_of_this_machine_has_no_cluster_to_look_in(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["dashboard", "digits", "--local"]) == 3
-    assert "The address of Grafana is not set" in capsys.readouterr().err
-    assert run(["dashboard", "digits", "--local", "--grafana", BASE]) == 0
-    assert capsys.readouterr().out == f"{BASE}/d/ddp-job?var-ddp_job=digits\n"
+def test_a_job_of_this_machine_has_no_cluster_to_look_in(cli: CommandLine) -> None:
+    assert "The address of Grafana is not set" in cli("dashboard", "digits", "--local", code=3).err
+    assert cli("dashboard", "digits", "--local", "--grafana", BASE).out == f"{BASE}/d/ddp-job?var-ddp_job=digits\n"
 
 
 @pytest.mark.parametrize(

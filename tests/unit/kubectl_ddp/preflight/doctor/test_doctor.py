@@ -19,6 +19,7 @@ from kubectl_ddp.preflight.doctor import ClusterFeatures, check_features
 from kubectl_ddp.rbac.rights import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import Gang
+from tests.support.command_line import CommandLine
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}
@@ -167,14 +168,13 @@ def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> Non
 
 
 def test_quiet_leaves_stdout_to_the_role_and_tells_only_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     lacking = dataclasses.replace(FACTS, missing=[Right.of("create", "services")])
     asked = SimpleNamespace(inspect_cluster=lambda: lacking)
     monkeypatch.setattr(client, "inspect_client", lambda _: LAPTOP)
     monkeypatch.setattr(client, "cluster_of", lambda _: asked)
-    assert run(["doctor", "-q", "-n", "team"]) == 4
-    shown = capsys.readouterr()
+    shown = cli("doctor", "-q", "-n", "team", code=4)
     assert [item["kind"] for item in yaml.safe_load_all(shown.out)] == ["Role", "RoleBinding"]
     assert "missing: create services" in shown.err
     assert LAPTOP.kubectl not in shown.err
