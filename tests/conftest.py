@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from bench.descendants import end_with_descendants
-from tests.support.helm import HOW, Helm, helms
+from tests.support.helm import HOW, Helm, helms, program
 from tests.support.skipped_tests import note_skipped
 
 # How long an example takes is the machine's business.
@@ -114,3 +114,12 @@ def each_helm(request: pytest.FixtureRequest) -> Helm:
     if major not in helms():
         pytest.skip(f"This test renders a chart with Helm {major}. {HOW}")
     return helms()[major]
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    """Path of kubectl."""
+    found = program("kubectl")
+    if found is None:
+        pytest.skip(f"This test runs kubectl. {HOW}")
+    return found

@@ -24,6 +24,7 @@ from tests.support.fork_server_defaults import fork_servers_only_first  # noqa: 
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. If it is set, tests fail when no cluster is reachable."""
 CONTROLLER_IMAGE = "DDP_TEST_CONTROLLER_IMAGE"
+RUNTIME_IMAGE = "DDP_TEST_RUNTIME_IMAGE"
 REQUIRED = "DDP_TEST_REQUIRE_CLUSTER"
 """If this is set, tests fail instead of being skipped when the cluster lacks an operator, an image or Prometheus."""
 REPAIR_COMMAND = "DDP_TEST_REPAIR_COMMAND"
@@ -83,6 +84,13 @@ def controller_image() -> str:
     if CONTROLLER_IMAGE not in os.environ:
         pytest.skip(f"Set {CONTROLLER_IMAGE} to the target 'controller' of the Dockerfile.")
     return os.environ[CONTROLLER_IMAGE]
+
+
+@pytest.fixture(scope="session")
+def runtime_image() -> str:
+    if RUNTIME_IMAGE not in os.environ:
+        pytest.skip(f"Set {RUNTIME_IMAGE} to an image of the Dockerfile's target runtime that the cluster can start.")
+    return os.environ[RUNTIME_IMAGE]
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -20,8 +19,9 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from tests.support import fork_server
+from tests.support.api_server import Json, kubeconfig
+from tests.support.helm import Done as Result
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 KINDS = (
@@ -48,23 +48,6 @@ RESTRICTED: Json = {
     "runAsUser": 65532,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of one call of the command line."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    def ok(self) -> Result:
-        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
-        return self
 
 
 @dataclass
@@ -123,21 +106,11 @@ class Namespace:
             self.path("v1", "serviceaccounts", "nobody/token"),
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
         )
-        cluster = {"server": self.api.connection.server, "certificate-authority-data": _authority()}
-        path = self.home / "nobody.kubeconfig"
-        path.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "nobody",
-                    "clusters": [{"name": "c", "cluster": cluster}],
-                    "users": [{"name": "u", "user": {"token": request["status"]["token"]}}],
-                    "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "u"}}],
-                }
-            )
-        )
-        return path
+        folder = self.home / "nobody"
+        folder.mkdir()
+        user, authority = {"token": request["status"]["token"]}, {"certificate-authority-data": _authority()}
+        server = self.api.connection.server
+        return kubeconfig(folder, server, namespace=None, user=user, name="nobody", **authority)
 
 
 def _authority() -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from click.testing import CliRunner
 
@@ -27,10 +27,9 @@ from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.why.model import Cause
-from tests.cluster.live_cluster import Namespace, Result, until
+from tests.cluster.live_cluster import Json, Namespace, Result, until
 from tests.support.rendered import store_job, worker_template
 
-Json = dict[str, Any]
 Change = Callable[[list[Json]], None]
 
 SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512Mi", "--shm", "32Mi")

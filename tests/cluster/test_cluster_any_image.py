@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Final
 
 import pytest
 
 from tests.cluster.live_cluster import Namespace
 
-RUNTIME: Final = "DDP_TEST_RUNTIME_IMAGE"
 BASE_PYTHON: Final = "/usr/local/bin/python3"
 """Interpreter of the trainer image without torch and our package, which stands for another image's."""
 SCRIPT: Final = """
@@ -32,19 +30,13 @@ print(json.dumps({
 SMALL: Final = ("--cpu", "200m", "--memory", "256Mi", "--shm", "32Mi", "--engine", "job")
 
 
-@pytest.fixture
-def runtime() -> str:
-    """The image of the Dockerfile's target ``runtime``."""
-    if RUNTIME not in os.environ:
-        pytest.skip(f"Set {RUNTIME} to an image of the Dockerfile's target runtime that the cluster can start.")
-    return os.environ[RUNTIME]
-
-
 @pytest.mark.parametrize("mount", ["image", "copy"])
-def test_a_script_runs_in_an_image_that_does_not_hold_the_launcher(space: Namespace, runtime: str, mount: str) -> None:
+def test_a_script_runs_in_an_image_that_does_not_hold_the_launcher(
+    space: Namespace, runtime_image: str, mount: str
+) -> None:
     script = space.home / "show.py"
     script.write_text(SCRIPT)
-    job = ("--image", space.image, "--runtime-image", runtime, "--runtime-mount", mount, "--python", BASE_PYTHON)
+    job = ("--image", space.image, "--runtime-image", runtime_image, "--runtime-mount", mount, "--python", BASE_PYTHON)
     space.ddp("submit", str(script), "--name", "one", "--nnodes", "2", *SMALL, *job, "--wait").ok()
     lines = space.ddp("logs", "one", "--rank", "all").ok().out.splitlines()
     documents = [json.loads(line[line.index("{") :]) for line in lines if '"package"' in line]

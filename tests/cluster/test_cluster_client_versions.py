@@ -17,6 +17,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from tests.cluster.live_cluster import Namespace, until
+from tests.support.api_server import kubeconfig
 
 VERSIONS = ("33.1.0", "36.0.3", "37.0.2")
 """Besides that of .venv, with which all other tests run."""
@@ -44,20 +45,8 @@ def made_by_a_program(folder: Path) -> Path:
     credential = folder / "credential.json"
     credential.write_text(json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status}))
     call = {"apiVersion": version, "command": "cat", "args": [str(credential)], "interactiveMode": "Never"}
-    path = folder / "kubeconfig"
-    path.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "made",
-                "clusters": [{"name": "c", "cluster": dict(context.cluster)}],
-                "users": [{"name": "u", "user": {"exec": call}}],
-                "contexts": [{"name": "made", "context": {"cluster": "c", "user": "u"}}],
-            }
-        )
-    )
-    return path
+    cluster = dict(context.cluster)
+    return kubeconfig(folder, cluster.pop("server"), namespace=None, user={"exec": call}, **cluster)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -34,22 +34,13 @@ def kubeconfig_of(space: Namespace) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("documents")  # two jobs of two pods with one core each could block each other
-@pytest.mark.parametrize("block", blocks("console", "cluster"))
-def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
-    shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
-    (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base uses the chart's dashboards
+def run_block(block: str, folder: Path, **environ: str) -> str:
+    """Run the commands of a block in a folder, in which their state stays, and return their stdout."""
+    path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
     done = subprocess.run(
         ["bash", "-c", typed(block)],
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "KUBECONFIG": str(kubeconfig_of(space)),
-            "XDG_STATE_HOME": str(tmp_path / "state"),
-            "IMAGE": space.image,
-        },
+        cwd=folder,
+        env=os.environ | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(folder / "state")} | environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -57,6 +48,16 @@ def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace
         check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.xdist_group("documents")  # two jobs of two pods with one core each could block each other
+@pytest.mark.parametrize("block", blocks("console", "cluster"))
+def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
+    (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base uses the chart's dashboards
+    run_block(block, tmp_path, KUBECONFIG=str(kubeconfig_of(space)), IMAGE=space.image)
     until("that nothing is left", lambda: not space.left())
 
 
@@ -114,17 +115,4 @@ def test_the_platform_comes_and_goes_as_documented(
 ) -> None:
     for part in ("charts", "manifests"):
         shutil.copytree(ROOT / part, tmp_path / part)
-    path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
-    done = subprocess.run(
-        ["bash", "-c", typed(block)],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(tmp_path / "state")}
-        | {"IMAGE": image, "CONTROLLER_IMAGE": controller_image},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    run_block(block, tmp_path, IMAGE=image, CONTROLLER_IMAGE=controller_image)

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.drivers.node_access import NODE_COMMAND, NodeAccess, node_command, without
 from ddp_trainer.common.constants import Env, Role
 from ddp_trainer.launch.config import FORK_SERVER_DELAY_SECONDS
-from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_engines import need
-
-Json = dict[str, Any]
 
 NAME = "digits"
 SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--max-restarts", "100")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,8 +17,8 @@ from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.helm_release import PLATFORM, release, submitter
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_ddpjob import DEFINITIONS, get, kubectl, phase
-from tests.cluster.test_cluster_documents import kubeconfig_of
-from tests.docs.test_documents import FENCE, typed
+from tests.cluster.test_cluster_documents import kubeconfig_of, run_block
+from tests.docs.test_documents import FENCE
 from tests.support.helm import CHARTS, ROOT, Done, Helm, helms
 
 pytestmark = pytest.mark.alone  # every submission in the cluster creates a DDPJob if the kind is served
@@ -105,22 +103,12 @@ def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Namespace) 
     [job] = [match[3] for match in FENCE.finditer(text) if match[1] == "yaml"]
     (space.home / "job.yaml").write_text(job.replace("registry.example.com/ddp-trainer:0.1.0", space.image))
     shown = [match[3] for match in FENCE.finditer(text) if (match[1], match[2]) == ("console", " kubectl")]
-    environ = os.environ | {"KUBECONFIG": str(kubeconfig_of(space))}
-    done = subprocess.run(
-        ["bash", "-c", typed("".join(shown))],
-        cwd=space.home,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    printed = run_block("".join(shown), space.home, KUBECONFIG=str(kubeconfig_of(space)))
     for line in "".join(shown).splitlines():
         if not line.startswith(("$ ", "digits ")):  # columns with ages and image names vary
-            assert line.replace("training", space.name) in done.stdout.splitlines(), done.stdout
-    assert "GPUs per node" in done.stdout
-    assert "cannot feed 2 ranks" in done.stdout
+            assert line.replace("training", space.name) in printed.splitlines(), printed
+    assert "GPUs per node" in printed
+    assert "cannot feed 2 ranks" in printed
     until("nothing left", lambda: not space.left())
 
 

@@ -14,17 +14,8 @@ import yaml
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines import Engine
 from tests.cluster.live_cluster import Namespace
-from tests.support.helm import HOW, program
 from tools.docs.examples import RENDERED
 from tools.release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
-
-
-@pytest.fixture(scope="module")
-def kubectl() -> str:
-    found = program("kubectl")
-    if found is None:
-        pytest.skip(f"This test applies with kubectl. {HOW}")
-    return found
 
 
 def apply(kubectl: str, space: Namespace, objects: Iterable[Object], *words: str) -> list[str]:

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines import ENGINES, RUNTIMES, Engine
 from kubectl_ddp.kube.objects import Object, main_status
 from kubectl_ddp.render import render
 from kubectl_ddp.values.pod import PullPolicy
 from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.test_cluster_engines import need
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
@@ -68,10 +68,7 @@ def accepted(space: Namespace, engine: Engine, **fields: Any) -> None:
 
 @pytest.mark.parametrize("engine", list(ENGINES))
 def test_each_key_alone_and_all_at_once_pass_the_server_and_pod_security(space: Namespace, engine: Engine) -> None:
-    try:
-        space.api.get(space.path(ENGINES[engine].api_version, ENGINES[engine].plural), limit="1")
-    except NotServed:
-        pytest.skip(f"This cluster serves no {ENGINES[engine].kind}.")
+    need(space, engine)
     space.api.create(space.path("v1", "serviceaccounts"), {"metadata": {"name": "reader"}})
     for key, value in FIELDS.items():
         accepted(space, engine, **{key: value})

@@ -9,18 +9,17 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.engines import ENGINES, EngineKind
-from tests.cluster.live_cluster import Namespace, namespace, until
+from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 
 pytestmark = pytest.mark.xdist_group("policies")  # one set of namespaces for all
-Json = dict[str, Any]
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 PLURALS: Final = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",

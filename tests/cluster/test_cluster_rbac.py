@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -28,7 +28,6 @@ from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, 
 from tests.cluster.test_cluster_engines import need
 
 pytestmark = pytest.mark.xdist_group("rbac")  # one stage for all
-Json = dict[str, Any]
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
 """Discovery, and reviews of the user's own rights."""

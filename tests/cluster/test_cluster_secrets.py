@@ -16,6 +16,7 @@ from ddp_trainer.common.constants import SECRET_KEY, Env, Label
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.render.objects import new_secret
 from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.test_cluster_engines import need
 from tests.support.helm import program
 
 TOKEN = "hf_" + "p1A2" * 8
@@ -114,9 +115,8 @@ raise SystemExit(3)
 def test_the_secret_of_a_run_is_read_by_its_pods_alone_and_goes_with_it(
     space: Namespace, tmp_path: Path, engine: str
 ) -> None:
+    need(space, engine)
     root = ENGINES[engine]
-    if space.path(root.api_version, root.plural) not in space.collections():
-        pytest.skip(f"This cluster serves no {root.kind}.")
     script = tmp_path / "train.py"
     script.write_text(RUN_READS_ALL)
     words = (

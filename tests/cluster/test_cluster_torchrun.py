@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-import pytest
-
 from tests.cluster.live_cluster import Namespace, until
-from tests.cluster.test_cluster_any_image import RUNTIME
 
 COUNTED = """
 import os, time, urllib.request
@@ -30,13 +25,11 @@ SIZE = ("--nnodes", "2", "--cpu", "200m", "--memory", "400Mi", "--shm", "32Mi", 
 
 
 def test_two_nodes_train_under_the_torchrun_of_the_image_and_a_mounted_runtime_counts_their_steps(
-    space: Namespace,
+    space: Namespace, runtime_image: str
 ) -> None:
-    if RUNTIME not in os.environ:
-        pytest.skip(f"Set {RUNTIME} to an image of the Dockerfile's target runtime that the cluster can start.")
     script = space.home / "train.py"
     script.write_text(COUNTED)
-    job = ("--name", "stock", "--image", space.image, "--runtime-image", os.environ[RUNTIME], "--launcher", "torchrun")
+    job = ("--name", "stock", "--image", space.image, "--runtime-image", runtime_image, "--launcher", "torchrun")
     space.ddp("submit", str(script), *job, *SIZE, "--wait").ok()
     lines = space.ddp("logs", "stock", "--rank", "all").ok().out.splitlines()
     assert sorted(line for line in lines if "counted" in line) == ["[rank0] counted 0", "[rank1] counted 1"]

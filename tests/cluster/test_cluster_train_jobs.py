@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,6 @@ from bench.drivers.node_drain import drain
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.cluster.live_cluster import Namespace, until
-from tests.cluster.test_cluster_any_image import RUNTIME as RUNTIME_IMAGE
 from tests.cluster.test_cluster_controller import controller
 from tests.cluster.test_cluster_engines import need
 from tests.cluster.test_cluster_faults import HURRY, NAME, PACE, PACED, Job
@@ -22,12 +20,10 @@ pytestmark = pytest.mark.alone  # the runtimes belong to the whole cluster
 
 
 @pytest.fixture
-def runtimes(api: Api, space: Namespace, controller_image: str) -> Iterator[None]:
+def runtimes(api: Api, space: Namespace, controller_image: str, runtime_image: str) -> Iterator[None]:
     """The runtimes of the platform's chart, deleted afterwards."""
     need(space, ENGINE.name)
-    if RUNTIME_IMAGE not in os.environ:
-        pytest.skip(f"Set {RUNTIME_IMAGE} to the target 'runtime' of the Dockerfile.")
-    images = {"trainer": space.image, "runtime": os.environ[RUNTIME_IMAGE], "controller": controller_image}
+    images = {"trainer": space.image, "runtime": runtime_image, "controller": controller_image}
     with platform_runtimes(api, images, RuntimeMount.COPY):
         yield
 

@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.helm import HOW, Helm, program
+from tests.support.helm import Helm
 from tools.release import manifests
 from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, render_objects
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
 Objects = dict[Key, Object]
 DEPRECATED = {"bases", "commonLabels", "patchesJson6902", "patchesStrategicMerge", "vars"}
-
-
-@pytest.fixture(scope="module")
-def kubectl() -> str:
-    found = program("kubectl")
-    if found is None:
-        pytest.skip(f"This test builds with kubectl. {HOW}")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -373,9 +373,15 @@ def serving(api: ApiServer, port: int = 0) -> Iterator[ApiServer]:
 
 
 def kubeconfig(
-    folder: Path, server: str, *, namespace: str | None = "team", user: Json | None = None, name: str = "test"
+    folder: Path,
+    server: str,
+    *,
+    namespace: str | None = "team",
+    user: Json | None = None,
+    name: str = "test",
+    **cluster: Any,
 ) -> Path:
-    """A kubeconfig of one context."""
+    """A kubeconfig of one context; ``cluster`` are more fields of its cluster."""
     context: Json = {"cluster": name, "user": name} | ({"namespace": namespace} if namespace else {})
     path = folder / "kubeconfig"
     path.write_text(
@@ -384,7 +390,7 @@ def kubeconfig(
                 "apiVersion": "v1",
                 "kind": "Config",
                 "current-context": name,
-                "clusters": [{"name": name, "cluster": {"server": server}}],
+                "clusters": [{"name": name, "cluster": {**cluster, "server": server}}],
                 "users": [{"name": name, "user": user or {"token": "letmein"}}],
                 "contexts": [{"name": name, "context": context}],
             }

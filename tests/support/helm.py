@@ -39,6 +39,11 @@ class Done:
     out: str
     err: str
 
+    @property
+    def json(self) -> Any:
+        """Its output, parsed."""
+        return json.loads(self.out)
+
     def ok(self) -> Done:
         """Itself, where the call succeeded."""
         assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
