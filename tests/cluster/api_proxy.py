@@ -22,6 +22,7 @@ from urllib3.exceptions import HTTPError
 
 from kubectl_ddp.backends.cluster.http.connection import Connection
 from tests.support.api_server import kubeconfig
+from tests.support.serving import in_thread
 
 HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "host", "accept-encoding"})
 
@@ -200,16 +201,10 @@ def api_proxy(connection: Connection, folder: Path) -> Iterator[ApiProxy]:
     folder.mkdir(parents=True, exist_ok=True)
     proxy = ApiProxy(connection, folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": proxy}))
-    server.daemon_threads = True
-    server.block_on_close = False
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
     user: dict[str, Any] = {"token": "a-token-of-nobody"}
     proxy.kubeconfig = kubeconfig(folder, f"http://127.0.0.1:{server.server_address[1]}", user=user, name="proxied")
-    try:
-        yield proxy
-    finally:
-        proxy.die()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with in_thread(server):
+        try:
+            yield proxy
+        finally:
+            proxy.die()

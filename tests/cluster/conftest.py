@@ -18,8 +18,10 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
+from tests.cluster.helm_release import Release, release
 from tests.cluster.live_cluster import Namespace, is_second_try, namespace
 from tests.support.fork_server_defaults import fork_servers_only_first  # noqa: F401
+from tests.support.helm import Helm
 
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. If it is set, tests fail when no cluster is reachable."""
@@ -113,6 +115,13 @@ def prometheus(api: Api) -> ClusterPrometheus:
 def space(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace for one test."""
     with namespace(api, image, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
+    """A release of ddp-platform in the test's namespace."""
+    with release(helm, space) as made:
         yield made
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +12,9 @@ import pytest
 from ddp_trainer.common.constants import Port
 from ddp_trainer.common.metric_names import Metric
 from tests.cluster.cluster_prometheus import ClusterPrometheus
-from tests.cluster.helm_release import PLATFORM, Release, release
+from tests.cluster.helm_release import PLATFORM, Release
 from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import Namespace, until
-from tests.support.helm import Helm
 
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(400)]
 
@@ -37,12 +35,6 @@ QUICK: Final = {
 other pods, and sometimes take twice as long; a late rank takes five times as long."""
 FIRST_NUMBERS_SECONDS: Final = 30.0
 """Maximum time from the first step until Prometheus has the throughput of each rank."""
-
-
-@pytest.fixture
-def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
-    with release(helm, space) as made:
-        yield made
 
 
 def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(

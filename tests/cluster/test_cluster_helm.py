@@ -26,15 +26,15 @@ AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
 
 
 @pytest.fixture
-def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
+def oldest_platform(helm: Helm, space: Namespace) -> Iterator[Release]:
     """A release by the oldest supported Helm."""
     with release(helms().get(3, helm), space) as made:
         yield made
 
 
 @pytest.mark.timeout(600)
-def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Release, tmp_path: Path) -> None:
-    space, api = platform.space, platform.space.api
+def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(oldest_platform: Release, tmp_path: Path) -> None:
+    platform, space, api = oldest_platform, oldest_platform.space, oldest_platform.space.api
     until("what the cluster puts into every namespace", lambda: _is_furnished(space))
     before = everything(api, space.name)
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
@@ -103,14 +103,7 @@ def space_path(space: Namespace, name: str) -> str:
     return f"/api/v1/namespaces/{space.name}/{name}"
 
 
-@pytest.fixture
-def one_platform(helm: Helm, space: Namespace) -> Iterator[Release]:
-    with release(helm, space) as made:
-        yield made
-
-
-def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made(one_platform: Release) -> None:
-    platform = one_platform
+def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made(platform: Release) -> None:
     own, values = platform.space.name, platform.values()
     for namespaces, sentence in (
         ([{"name": own}], f"namespaces: '{own}' exists and does not belong to this release; set its create to false"),
@@ -134,9 +127,8 @@ def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made
 
 
 @pytest.mark.timeout(300)
-def test_helm_test_shows_that_a_policy_lets_everybody_in_and_takes_away_what_it_has_made(one_platform: Release) -> None:
+def test_helm_test_shows_that_a_policy_lets_everybody_in_and_takes_away_what_it_has_made(platform: Release) -> None:
     """Needs the newest Helm: before 3.18, `helm test` prints no pod logs."""
-    platform = one_platform
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
     platform.space.api.create(collection("networking.k8s.io/v1", "networkpolicies", platform.kept), OPEN)
     done = platform.run("test")

@@ -12,13 +12,15 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support.serving import in_thread
 
 Json = dict[str, Any]
 
@@ -359,17 +361,9 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(api: ApiServer, port: int = 0) -> Iterator[ApiServer]:
     """The server, on a free port unless one is given."""
     server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"api": api}))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
     api.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with in_thread(server), closing(api):
         yield api
-    finally:
-        api.close()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def kubeconfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +58,12 @@ class Place(LocalBackend):
         engine = engine_of(self.files(name))
         assert engine is not None
         return engine
+
+    def kill_engine(self) -> None:
+        """Kill the engine of the job ``digits``."""
+        engine = self.engine()
+        engine.identity.signal(signal.SIGKILL)
+        wait_until_gone(engine.identity)
 
     def ended(self, name: str = "digits") -> Snapshot:
         """The job once its engine has ended."""
@@ -113,6 +120,12 @@ class Typed:
             timeout=280,
             imported=fork_server.COMMAND_LINE,
         )
+
+    def refused(self, *words: str, code: int = 2) -> str:
+        """Run a command that has to end with this exit code, and return its stderr."""
+        done = self(*words)
+        assert done.returncode == code, done.stderr
+        return done.stderr
 
     def command(self, *words: str) -> list[str]:
         """Command line of the installed ``kubectl-ddp``."""

@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.support.serving import in_thread
 
 BIN: Final = Path(__file__).parents[2] / "build/stores/bin"
 BUCKET: Final = "bucket"
@@ -159,16 +160,9 @@ def fault_proxy(store: Store) -> Iterator[FaultProxy]:
     class Handler(_Handler):
         target = host
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         server.proxy = proxy = FaultProxy(f"http://127.0.0.1:{server.server_address[1]}")  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            server.shutdown()
-            thread.join()
+        yield proxy
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import socketserver
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.support.serving import in_thread
 
 
 def entry(number: int, name: str = "gloo:all_reduce", *, group: int = 0, over: bool = True) -> dict[str, Any]:
@@ -50,11 +51,5 @@ def recorder_at(path: Path, answers: Mapping[str, bytes]) -> Iterator[None]:
             status = b"404 Not Found" if body is None else b"200 OK"
             self.wfile.write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\n\r\n" + (body or b""))
 
-    with socketserver.UnixStreamServer(str(path), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_thread(socketserver.UnixStreamServer(str(path), Handler)):
+        yield

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import wait_until_gone
 from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
@@ -55,9 +54,9 @@ def test_status_and_top_tell_what_failed(place: Place, typed: Typed) -> None:
     assert "First error: rank 3 on digits-worker-0: ValueError: no" in typed("status", "digits").stdout
     assert typed("logs", "digits", "--first-error").stdout == "[rank3] on digits-worker-0:\nTrace\nValueError: no\n"
     assert typed("top", "digits", "--once").stdout.startswith("digits  Failed")
-    waited = typed("wait", "digits")
-    assert waited.returncode == 10
-    assert waited.stderr.startswith("error: Job 'digits' failed: rank 3 on digits-worker-0: ValueError: no.")
+    assert typed.refused("wait", "digits", code=10).startswith(
+        "error: Job 'digits' failed: rank 3 on digits-worker-0: ValueError: no."
+    )
 
 
 def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
@@ -82,9 +81,7 @@ def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: s
 
 def test_a_wait_has_a_limit(place: Place, typed: Typed) -> None:
     place.run(POLITE, replicas=1)
-    result = typed("wait", "digits", "--for=step=5", "--timeout", "1s")
-    assert result.returncode == 124
-    assert "was not step=5 within 1 s" in result.stderr
+    assert "was not step=5 within 1 s" in typed.refused("wait", "digits", "--for=step=5", "--timeout", "1s", code=124)
     assert typed("wait", "digits", "--for=nothing").returncode == 2
     assert typed("wait", "digits", "--timeout", "soon").returncode == 2
     assert typed("wait", "no-such-job").returncode == 3
@@ -117,13 +114,10 @@ def test_suspend_warns_of_checkpoints_that_go_with_the_pods(place: Place, typed:
 
 def test_a_job_without_an_engine_cannot_be_changed_and_can_be_resumed(place: Place, typed: Typed) -> None:
     place.run(POLITE)
-    engine = place.engine()
-    engine.identity.signal(signal.SIGKILL)
-    wait_until_gone(engine.identity)
-    refused = typed("scale", "digits", "--nnodes", "1")
-    assert refused.returncode == 2
-    assert "The local engine of job" in refused.stderr
-    assert "'kubectl-ddp resume digits' starts it again." in refused.stderr
+    place.kill_engine()
+    refused = typed.refused("scale", "digits", "--nnodes", "1")
+    assert "The local engine of job" in refused
+    assert "'kubectl-ddp resume digits' starts it again." in refused
     assert typed("resume", "digits").returncode == 0
     place.until(all_run(2))
 
@@ -132,9 +126,7 @@ def test_a_job_that_cannot_be_read_is_said_and_hides_no_other(place: Place, type
     place.run("exit 0", name="ours", replicas=1)
     (place.files("theirs").objects_file).mkdir(parents=True)  # no file: what reading it says is not up to us
     assert [line.split()[0] for line in typed("list").stdout.splitlines()] == ["NAME", "ours"]
-    refused = typed("status", "theirs")
-    assert refused.returncode == 5
-    assert "theirs/objects.json' cannot be read: Is a directory." in refused.stderr
+    assert "theirs/objects.json' cannot be read: Is a directory." in typed.refused("status", "theirs", code=5)
 
 
 def test_delete_wants_names_or_all(place: Place, typed: Typed) -> None:

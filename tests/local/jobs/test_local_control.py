@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import remove_orphans, wait_until_gone
+from kubectl_ddp.backends.local.job_status import remove_orphans
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.observe.job_results import suspend
 from kubectl_ddp.status.job_state import job_state
@@ -83,9 +82,7 @@ def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
 
 def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> None:
     place.run(POLITE)
-    engine = place.engine()
-    engine.identity.signal(signal.SIGKILL)
-    wait_until_gone(engine.identity)
+    place.kill_engine()
     remove_orphans(place.files())
     reading, nobody_reads = os.pipe()
     os.close(reading)

@@ -30,7 +30,5 @@ def test_an_example_runs_as_it_is(typed: Typed, job_file: Path) -> None:
 @pytest.mark.parametrize("job_file", NEED_MORE, ids=lambda path: path.name)
 def test_an_example_for_gpus_starts_nothing_on_a_machine_without(typed: Typed, place: Place, job_file: Path) -> None:
     typed.environ["AWS_SECRET_ACCESS_KEY"] = "none"
-    done = typed("submit", "-f", str(job_file), "--local", "--wait")
-    assert done.returncode == 4
-    assert "GPU" in done.stderr
+    assert "GPU" in typed.refused("submit", "-f", str(job_file), "--local", "--wait", code=4)
     assert place.jobs() == []

@@ -69,16 +69,10 @@ def test_a_killed_store_is_back_at_the_same_address_while_the_workers_go_on(plac
     assert [container(pod)["restartCount"] for pod in workers(after)] == [0, 0]
 
 
-def kill_engine(place: Place) -> None:
-    engine = place.engine()
-    engine.identity.signal(signal.SIGKILL)
-    place.until(lambda _: engine.is_gone)
-
-
 def test_the_engines_death_takes_the_pods_down_and_is_told(place: Place) -> None:
     uid = place.run("exec sleep 100")["metadata"]["uid"]
     place.until(all_run(2))
-    kill_engine(place)
+    place.kill_engine()
     state = job_state(place.job("digits"), {}, where="local")
     assert state.state is State.LOST
     assert state.nodes.ready == 0
@@ -95,7 +89,7 @@ def test_a_lost_job_can_be_deleted_with_what_its_pods_left(place: Place) -> None
     place.until(all_run(1))
     while len(marked(f"{uid}/")) < 2:
         pass
-    kill_engine(place)
+    place.kill_engine()
     place.delete("digits")
     assert marked(f"{uid}/") == []
     assert place.jobs() == []
@@ -110,7 +104,7 @@ def test_a_lost_job_leaves_no_directory_outside_of_its_own(place: Place) -> None
     scratch, in_memory, _ = (Path(line) for line in seen_in_log(place, "made"))
     assert (scratch / "a").exists()
     assert (in_memory / "b").exists()
-    kill_engine(place)
+    place.kill_engine()
     place.delete("digits")
     assert not scratch.exists()
     assert not in_memory.exists()
@@ -119,7 +113,7 @@ def test_a_lost_job_leaves_no_directory_outside_of_its_own(place: Place) -> None
 def test_a_lost_job_can_be_resumed(place: Place) -> None:
     place.run(once(place, "echo first; exec sleep 100", "exit 0"), replicas=1)
     seen_in_log(place, "first")
-    kill_engine(place)
+    place.kill_engine()
     place.suspend("digits", suspended=False)
     assert condition("Succeeded")(place.ended())
 
@@ -127,7 +121,7 @@ def test_a_lost_job_can_be_resumed(place: Place) -> None:
 def test_a_lost_job_whose_directory_is_incomplete_is_refused_in_one_sentence(place: Place) -> None:
     place.run(once(place, "echo first; exec sleep 100", "exit 0"), replicas=1)
     seen_in_log(place, "first")
-    kill_engine(place)
+    place.kill_engine()
     place.files().machine_file.unlink()
     with pytest.raises(DdpError, match=r"Job 'digits' cannot start: .* is missing"):
         place.suspend("digits", suspended=False)

@@ -162,9 +162,8 @@ raise RuntimeError("no such data set")
 )
 def test_every_command_has_the_same_sentence_for_an_error(typed: Typed, text: str, expected: str) -> None:
     typed.write("broken.py", text)
-    ended = typed("submit", "broken.py", "--local", "--name", "b", "--max-restarts", "0", "--wait")
-    assert ended.returncode == 10
-    assert f"{expected}." in ended.stderr
+    told = typed.refused("submit", "broken.py", "--local", "--name", "b", "--max-restarts", "0", "--wait", code=10)
+    assert f"{expected}." in told
     assert expected in typed("why", "b", "--local").stdout
     assert expected in typed("status", "b", "--local").stdout
     assert expected[:37] in typed("list", "--local").stdout

@@ -8,7 +8,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ import pytest
 
 from ddp_trainer.metrics.serve.trainjob import CA_CERT, SERVER_URL, TOKEN, JobProgress, Reporter, StatusClient, reporter
 from tests.support.metrics_processes import DEADLINE_SECONDS, Rank, aggregator
+from tests.support.serving import in_thread
 
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/digits/status"
 
@@ -66,12 +66,8 @@ def kubeflow(certificate: Path) -> Iterator[Kubeflow]:
     context.load_cert_chain(certificate / "ca.crt", certificate / "key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
     shown.url = f"https://127.0.0.1:{server.server_port}{PATH}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield shown
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(server):
+        yield shown
 
 
 def variables(kubeflow: Kubeflow, token: Path) -> dict[str, str]:

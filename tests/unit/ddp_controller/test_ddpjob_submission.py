@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import PolicyDenied
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
@@ -21,11 +19,16 @@ from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.program import Script
-from tests.support.api_server import ALL_ALLOWED, CONFIG_MAPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import ALL_ALLOWED, CONFIG_MAPS, Answer, ApiServer, status
 from tests.support.jobs import a_job
 from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, Cluster, Killed
 
 COLLECTION = DDPJOB.rpartition("/")[0]
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
 
 
 def objects(**changes: Any) -> list[Object]:
@@ -140,16 +143,16 @@ def test_a_controller_that_answers_at_the_last_moment_keeps_the_job(cluster: Clu
     assert cluster.made()["Job/digits"]["spec"]["suspend"] is False
 
 
-def test_submit_without_a_controller_makes_the_objects(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
+@pytest.mark.usefixtures("short_pauses")
+def test_submit_without_a_controller_makes_the_objects(
+    cluster: Cluster, backend: ClusterBackend, notices: list[str]
+) -> None:
     cluster.server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", ALL_ALLOWED)
-    messages: list[str] = []
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=messages.append)
     backend.submit(objects())
     assert DDPJOB not in cluster.server.objects
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
     assert [item["kind"] for item in cluster.server.objects.values()].count("ConfigMap") == 1
-    assert len(messages) == 1
+    assert len(notices) == 1
 
 
 def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluster: Cluster) -> None:
@@ -160,22 +163,22 @@ def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluste
     assert DDPJOB not in cluster.server.objects
 
 
-def test_commands_change_the_ddpjob_and_not_its_objects(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
+@pytest.mark.usefixtures("short_pauses")
+def test_commands_change_the_ddpjob_and_not_its_objects(
+    cluster: Cluster, backend: ClusterBackend, notices: list[str]
+) -> None:
     submit(cluster, cluster.api, objects())
-    messages: list[str] = []
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=messages.append)
     backend.scale("digits", 1)
     backend.suspend("digits", suspended=True)
     spec = cluster.server.objects[DDPJOB]["spec"]
     assert (spec["replicas"], spec["suspend"]) == (1, True)
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
-    assert [item.partition(" for ")[0] for item in messages] == [
+    assert [item.partition(" for ")[0] for item in notices] == [
         "No controller has acted on the change of the DDPJob 'digits'"
     ] * 2
     cluster.settle()
     backend.scale("digits", 1)
-    assert len(messages) == 2, "this size has been observed"
+    assert len(notices) == 2, "this size has been observed"
     backend.delete("digits")
     assert DDPJOB not in cluster.server.objects
 
@@ -188,14 +191,12 @@ INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image
     ({"suspend": True}, {}, "is suspended, and has no objects yet."),
     ({}, {}, "has no objects yet: the controller has not made them."),
 ])  # fmt: skip
+@pytest.mark.usefixtures("short_pauses")
 def test_a_ddpjob_without_objects_is_named(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, spec: Object, job_status: Object, reason: str
+    cluster: Cluster, backend: ClusterBackend, notices: list[str], spec: Object, job_status: Object, reason: str
 ) -> None:
-    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
     cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})
-    notices = list[str]()
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=notices.append)
     assert backend.jobs() == []
     assert notices == [f"warning: The DDPJob 'digits' {reason}"]
     with pytest.raises(NotFound, match=f"The DDPJob 'digits' {reason}"):
@@ -204,9 +205,7 @@ def test_a_ddpjob_without_objects_is_named(
     assert cluster.server.objects[DDPJOB]["spec"]["suspend"] is False
 
 
-def test_submit_without_the_kind_makes_the_objects_itself(tmp_path: Path) -> None:
-    groups = {path: kinds for path, kinds in GROUPS.items() if "ddp.dev" not in path}
-    with serving(ApiServer(groups)) as server:
-        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
-        backend.submit(objects())
-        assert server.objects[ROOT]["metadata"]["annotations"]["ddp.dev/digest"]
+@pytest.mark.api_groups({path: kinds for path, kinds in GROUPS.items() if "ddp.dev" not in path})
+def test_submit_without_the_kind_makes_the_objects_itself(server: ApiServer, backend: ClusterBackend) -> None:
+    backend.submit(objects())
+    assert server.objects[ROOT]["metadata"]["annotations"]["ddp.dev/digest"]

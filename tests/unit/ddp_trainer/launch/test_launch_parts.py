@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -281,38 +283,38 @@ class TestSettings:
 
 
 class TestLines:
+    @contextlib.contextmanager
+    def forwarded(self, folder: Path, **options: Any) -> Iterator[tuple[int, LogForwarder]]:
+        """Yield the pipe of a worker whose lines go to the file console; it is closed at the end."""
+        forwarder = LogForwarder()
+        with (folder / "console").open("wb") as console, contextlib.closing(forwarder):
+            sink = forwarder.add(console=console.fileno(), **options)
+            yield sink, forwarder
+            os.close(sink)
+
     def test_streams_go_where_the_flags_say(self) -> None:
         spec = LogSpec(redirects=parse_std("1", "-r"), tee=parse_std("0:2", "-t"), shown=frozenset({0}))
         found = [spec.of(rank, stream) for rank, stream in ((0, Std.OUT), (0, Std.ERR), (1, Std.ERR))]
         assert found == [(True, False), (True, True), (False, False)]
 
     def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
-        read, write = os.pipe()
-        pump, files = LogForwarder(), {"file": tmp_path / "log", "filtered": tmp_path / "some"}
-        sink = pump.add(console=write, prefix=Prefix("${rank}> ", 7), filters=("b",), **files)
-        for part in (b"a", b"b\r", b"\nc\rd\n\nlast"):
-            os.write(sink, part)
-        os.close(sink)
-        pump.close()
-        os.close(write)
-        with os.fdopen(read, "rb") as console:
-            assert console.read() == b"7> ab\n7> c\n7> d\n7> \n7> last\n"
+        files = {"file": tmp_path / "log", "filtered": tmp_path / "some"}
+        with self.forwarded(tmp_path, prefix=Prefix("${rank}> ", 7), filters=("b",), **files) as (sink, _):
+            for part in (b"a", b"b\r", b"\nc\rd\n\nlast"):
+                os.write(sink, part)
+        assert (tmp_path / "console").read_bytes() == b"7> ab\n7> c\n7> d\n7> \n7> last\n"
         assert (tmp_path / "log").read_bytes() == b"ab\r\nc\rd\n\nlast"
         assert (tmp_path / "some").read_bytes() == b"7> ab\n"
 
     def test_the_rank_before_a_line_is_the_one_that_the_worker_has_when_it_writes(self, tmp_path: Path) -> None:
-        read, write = os.pipe()
-        pump, prefix = LogForwarder(), Prefix("[${role_name} ${rank}] ", None)
-        sink = pump.add(console=write, prefix=prefix, file=None)
-        lines = os.fdopen(read, "rb")
-        for rank, name in ((None, b"?"), (3, b"3"), (0, b"0")):
-            prefix.rank = rank
-            os.write(sink, b"x\n")
-            assert lines.readline() == b"[${role_name} " + name + b"] x\n"
-        os.close(sink)
-        pump.close()
-        os.close(write)
-        lines.close()
+        prefix = Prefix("[${role_name} ${rank}] ", None)
+        with self.forwarded(tmp_path, prefix=prefix, file=None) as (sink, pump):
+            for rank in (None, 3, 0):
+                prefix.rank = rank
+                os.write(sink, b"x\n")
+                pump.catch_up()
+        lines = (tmp_path / "console").read_bytes()
+        assert lines == b"[${role_name} ?] x\n[${role_name} 3] x\n[${role_name} 0] x\n"
 
     def test_it_ends_whenever_its_last_pipe_is_closed(self, tmp_path: Path) -> None:
         for number in range(200):
@@ -327,29 +329,19 @@ class TestLines:
     def test_a_full_disk_of_log_files_costs_no_line_of_the_console(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-        pump = LogForwarder()
-        sink = pump.add(console=out, prefix=Prefix("", 0), file=Path("/dev/full"))
-        os.write(sink, b"first\n")
-        pump.catch_up()
-        os.write(sink, b"second\n")
-        os.close(sink)
-        pump.close()
-        os.close(out)
-        assert (tmp_path / "out").read_bytes() == b"first\nsecond\n"
+        with self.forwarded(tmp_path, prefix=Prefix("", 0), file=Path("/dev/full")) as (sink, pump):
+            os.write(sink, b"first\n")
+            pump.catch_up()
+            os.write(sink, b"second\n")
+        assert (tmp_path / "console").read_bytes() == b"first\nsecond\n"
         printed = "".join(capfd.readouterr())
         assert printed.count("disk: the log file /dev/full misses output: No space left on device;") == 1
 
     def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
-        out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-        pump = LogForwarder()
-        sink = pump.add(console=out, prefix=Prefix("", 0), file=None)
-        os.write(sink, b"x" * 60_000)
-        os.write(sink, b"x" * 60_000)
-        os.close(sink)
-        pump.close()
-        os.close(out)
-        assert [len(line) for line in (tmp_path / "out").read_bytes().split()] == [65536, 54464]
+        with self.forwarded(tmp_path, prefix=Prefix("", 0), file=None) as (sink, _):
+            os.write(sink, b"x" * 60_000)
+            os.write(sink, b"x" * 60_000)
+        assert [len(line) for line in (tmp_path / "console").read_bytes().split()] == [65536, 54464]
 
 
 @pytest.mark.parametrize(

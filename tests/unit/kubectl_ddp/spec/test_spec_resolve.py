@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -190,9 +191,8 @@ def test_set_takes_any_key(assignment: str, key: str, raw: object) -> None:
     ("name.a=b", "--set name.a=b: 'name.a' takes no such value."),
 ])  # fmt: skip
 def test_set_refuses_what_no_job_has(assignment: str, sentence: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         set_values([assignment])
-    assert sentence in str(caught.value)
 
 
 def test_every_setting_of_a_preset_has_a_reason_and_is_valid() -> None:

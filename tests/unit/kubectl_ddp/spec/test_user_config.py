@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,8 @@ def test_defaults_stand_below_what_is_said_and_above_presets(file: Path) -> None
 def test_what_makes_no_sense_is_one_sentence_with_its_line(file: Path, text: str, sentence: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         read(file)
-    assert sentence in str(refused.value)
 
 
 def test_a_value_that_cannot_be_meant_is_not_written(file: Path) -> None:

@@ -49,13 +49,6 @@ def test_steps_before_the_start_of_the_exporter_do_not_count(tmp_path: Path) -> 
     assert looked(sums, tmp_path)[SAMPLES] == 4
 
 
-def test_a_rank_that_comes_after_the_first_look_counts_from_its_start(tmp_path: Path) -> None:
-    sums = PodCounters()
-    looked(sums, tmp_path)
-    stepped(rank(tmp_path, 0), 16)
-    assert looked(sums, tmp_path)[SAMPLES] == 16
-
-
 def test_a_sum_does_not_fall_when_a_board_is_lost_nor_jump_when_it_is_there_again(tmp_path: Path) -> None:
     first, second, sums = rank(tmp_path, 0), rank(tmp_path, 1), PodCounters()
     looked(sums, tmp_path)

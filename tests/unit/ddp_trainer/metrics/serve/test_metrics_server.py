@@ -239,22 +239,17 @@ def test_it_waits_for_two_intervals_or_as_long_as_it_may(
     assert scrapes.is_done
 
 
-@pytest.mark.parametrize("agents", [[], [AGENT], ["curl/8", "curl/8", "curl/8"]])
-def test_irregular_clients_are_not_waited_for(clock: Clock, agents: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("agents", "silence"), [([], 0.0), ([AGENT], 0.0), (["curl/8", "curl/8", "curl/8"], 0.0), ([AGENT, AGENT], 60.0)]
+)
+def test_neither_irregular_clients_nor_a_prometheus_that_is_gone_are_waited_for(
+    clock: Clock, agents: list[str], silence: float
+) -> None:
     scrapes = ScrapeTracker(clock)
     for agent in agents:
         scrapes.record_request(agent)
         clock.now += 5.0
-    scrapes.over(server.MOST_SECONDS)
-    assert scrapes.is_done
-
-
-def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
-    scrapes = ScrapeTracker(clock)
-    for _ in range(2):
-        scrapes.record_request(AGENT)
-        clock.now += 5.0
-    clock.now += 60.0
+    clock.now += silence
     scrapes.over(server.MOST_SECONDS)
     assert scrapes.is_done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,8 @@ def test_a_factory_gets_the_flags_that_it_has_parameters_for(tmp_path: Path) -> 
     ],
 )
 def test_a_flag_that_a_task_lacks_or_does_not_take_is_told(name: str, flags: dict[str, object], sentence: str) -> None:
-    with pytest.raises(BadConfig) as info:
+    with pytest.raises(BadConfig, match=re.escape(sentence)):
         load_task(name, flags)
-    assert sentence in str(info.value)
 
 
 def test_the_digest_of_data_changes_with_a_sample() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from kubectl_ddp.backends.cluster.http.kubeconfig import Context
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
 from tests.support.certificates import needs_openssl, self_signed
+from tests.support.serving import in_thread
 
 SERVER = "https://cluster.example.com"
 
@@ -73,12 +73,8 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def issuer(certificate: Path) -> Iterator[Issuer]:
-    with Issuer(certificate) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with in_thread(Issuer(certificate)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def config(issuer: Issuer, **fields: str) -> dict[str, Any]:
