@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 from bench.descendants import end_with_descendants
+from tests.support.certificates import self_signed
+from tests.support.clocks import Clock
 from tests.support.helm import HOW, Helm, helms, program
 from tests.support.skipped_tests import note_skipped
 
@@ -123,3 +125,15 @@ def kubectl() -> str:
     if found is None:
         pytest.skip(f"This test runs kubectl. {HOW}")
     return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate of 127.0.0.1 and its key."""
+    return self_signed(tmp_path_factory.mktemp("tls"))

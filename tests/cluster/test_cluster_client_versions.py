@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.api_server import kubeconfig
+from tests.support.programs import captured
 
 VERSIONS = ("33.1.0", "36.0.3", "37.0.2")
 """Besides that of .venv, with which all other tests run."""
@@ -59,9 +59,7 @@ def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_ha
     plain = {"PYTHONPATH": str(folder)}
     environ = {"KUBECONFIG": str(made_by_a_program(tmp_path)), **plain}
     code = "import kubernetes; print(kubernetes.__version__)"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environ}
-    )
+    result = captured([sys.executable, "-c", code], check=True, env={**os.environ, **environ})
     assert result.stdout.strip() == version
 
     submit = ("submit", "--name", "job", *JOB, "--cpu", "100m", "--command", "true", "-o", "json")

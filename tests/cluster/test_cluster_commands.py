@@ -17,6 +17,7 @@ import pytest
 
 from kubectl_ddp.code.archive import PART_BYTES
 from tests.cluster.live_cluster import Namespace, until
+from tests.support.programs import captured
 from tests.support.terminals import typed_into
 
 SIZE = ("--cpu", "300m", "--memory", "512Mi", "--shm", "32Mi", "--nproc", "1")
@@ -47,9 +48,7 @@ def environ_of(space: Namespace) -> dict[str, str]:
 
 def kubectl(space: Namespace, *words: str) -> subprocess.CompletedProcess[str]:
     shell = {"_": str(shutil.which("kubectl"))}  # shells set it to the program that they start
-    return subprocess.run(
-        ["kubectl", *words], env=environ_of(space) | shell, capture_output=True, text=True, check=False, timeout=60
-    )
+    return captured(["kubectl", *words], env=environ_of(space) | shell, timeout=60)
 
 
 @pytest.fixture

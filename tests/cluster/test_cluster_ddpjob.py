@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -19,6 +18,7 @@ from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_controller import controller
 from tests.support.examples import JOB_FILES
+from tests.support.programs import captured
 from tests.support.refused_jobs import AS_TEXT, BY_SERVER, IN_VALID, ddpjob
 from tools.docs.ddpjob_crd import crd_object
 
@@ -81,7 +81,7 @@ def kubectl(
 ) -> str:
     """Run kubectl in the namespace and return its stdout; ``code`` is the required exit code, None for any."""
     command, env = ["kubectl", "-n", space.name, *words], {**os.environ, **(environ or {})}
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=180, env=env)
+    done = captured(command, input=stdin, timeout=180, env=env)
     assert code is None or done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

@@ -22,6 +22,7 @@ from kubectl_ddp.errors import NotFound
 from tests.cluster.live_cluster import Namespace, is_second_try, until
 from tests.docs.test_documents import ROOT, blocks, typed
 from tests.support.helm import HOW, TOOLS, program
+from tests.support.programs import captured
 
 
 def kubeconfig_of(space: Namespace) -> Path:
@@ -37,15 +38,12 @@ def kubeconfig_of(space: Namespace) -> Path:
 def run_block(block: str, folder: Path, **environ: str) -> str:
     """Run the commands of a block in a folder, in which their state stays, and return their stdout."""
     path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
-    done = subprocess.run(
+    done = captured(
         ["bash", "-c", typed(block)],
         cwd=folder,
         env=os.environ | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(folder / "state")} | environ,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=400,
-        check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -93,7 +91,7 @@ def _take_away() -> None:
         ("kubectl", ("delete", "--ignore-not-found", "--wait=false", "namespace", "ddp-system")),
         ("kubectl", ("delete", "--ignore-not-found", "crd", "ddpjobs.ddp.dev")),
     ):
-        done = subprocess.run([program(name) or name, *words], capture_output=True, text=True, timeout=180, check=False)
+        done = captured([program(name) or name, *words], timeout=180)
         if done.returncode:
             refused.append(f"{name} {words}\n{done.stderr}")
     assert not refused, "\n".join(refused)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import yaml
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines import Engine
 from tests.cluster.live_cluster import Namespace
+from tests.support.programs import captured
 from tools.docs.examples import RENDERED
 from tools.release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 
@@ -21,14 +21,11 @@ from tools.release.manifests import MANIFESTS, OVERLAYS, Object, kustomize_build
 def apply(kubectl: str, space: Namespace, objects: Iterable[Object], *words: str) -> list[str]:
     """Return the output lines of ``kubectl apply``, with namespaced objects moved to the test's namespace."""
     moved = [_moved(item, space.name) for item in objects]
-    done = subprocess.run(
+    done = captured(
         [kubectl, "apply", "--server-side", "-f", "-", *words],
         input=json.dumps({"apiVersion": "v1", "kind": "List", "items": moved}),
         env=os.environ,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
     return done.stdout.splitlines()

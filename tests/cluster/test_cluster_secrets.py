@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from kubectl_ddp.render.objects import new_secret
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need
 from tests.support.helm import program
+from tests.support.programs import captured
 
 TOKEN = "hf_" + "p1A2" * 8
 PASSWORD = "correct-horse-battery"
@@ -90,12 +90,7 @@ def _described(space: Namespace) -> str:
     if kubectl is None:
         return ""
     kinds = "pods,pytorchjobs,jobs,services,configmaps,networkpolicies"
-    shown = subprocess.run(
-        [kubectl, "-n", space.name, "describe", kinds, "--selector", "ddp.dev/job=quoting"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
+    shown = captured([kubectl, "-n", space.name, "describe", kinds, "--selector", "ddp.dev/job=quoting"]).stdout
     assert "Last State" in shown or "Terminated" in shown
     return shown
 

@@ -11,6 +11,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.support import fork_server_defaults
+from tests.support.programs import captured
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = (".", "docs", "docs/*", "manifests", "manifests/*", "charts/*")
@@ -57,9 +58,7 @@ def bounded(command: list[str], desk: Path, more: dict[str, str]) -> subprocess.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"XDG_STATE_HOME": str(desk / "state"), "XDG_CONFIG_HOME": str(desk / "config"), "OMP_NUM_THREADS": "1"}
     env = os.environ | {"PATH": path, **own, **more}
-    return subprocess.run(
-        command, cwd=desk, env=env, input="", capture_output=True, text=True, timeout=240, check=False
-    )
+    return captured(command, cwd=desk, env=env, input="", timeout=240)
 
 
 def run(block: str, desk: Path, **more: str) -> None:

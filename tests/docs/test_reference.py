@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from ddp_trainer.__main__ import COMMANDS as PROGRAMS
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.spec.fields import FILE_KEYS
 from tests.docs.test_documents import ROOT
+from tests.support.programs import captured
 from tools.docs import cli
 
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -41,7 +41,7 @@ def test_every_program_of_the_image_is_in_the_reference_with_its_flags(name: str
         assert re.search(rf"`{name}` .*(\(trainer-options\.md\)|`ddp-launch`)", " ".join(PAGE.split()))
         return
     command = [sys.executable, "-m", "ddp_trainer", name, "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shown = captured(command, check=True).stdout
     listed = set(re.findall(r"^  (?:-\w, |-\w \S+, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
     assert listed <= flags_in(PAGE.rpartition(f"\n### {name}\n")[2].partition("\n##")[0])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from kubectl_ddp.cli.registry import COMMANDS
 from tests.docs.test_documents import ROOT, blocks
 from tests.render.platform_values import KUEUE, PROMETHEUS
 from tests.support.helm import KUBERNETES, Helm, objects_of
+from tests.support.programs import captured
 
 OURS: Final = re.compile(r"(?:charts|manifests|locks|docs)/[\w./-]+")
 BLOCKS: Final = blocks("sh", "")
@@ -34,7 +34,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_shell_reads_it_and_what_it_names_is_there(block: str) -> None:
-    done = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+    done = captured(["bash", "-n"], input=block)
     assert (done.returncode, done.stderr) == (0, "")
     assert [path for path in OURS.findall(block) if not (ROOT / path).exists()] == []
     verbs = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from bench.gpu_checks.check_runner import ROOT, command_of, environment, run_check
 from bench.gpu_checks.registry import CHECKS, check_of
+from tests.support.programs import captured
 
 SECONDS = 900.0
 """The limit of a check: no bar, only patience with a busy machine."""
@@ -81,13 +81,10 @@ def test_every_check_is_rehearsed() -> None:
 
 def test_a_rehearsal_by_the_one_command_is_told_as_such_and_never_becomes_a_claim(tmp_path: Path) -> None:
     variables = environment() | {"DDP_BENCH_GPU_DEVICE": "cpu"}
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-m", "bench", "gpu", "--quick", "--only", "C", "--out", str(tmp_path)],
         cwd=ROOT,
         env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     started, ended, last = map(json.loads, done.stdout.splitlines())
@@ -95,12 +92,6 @@ def test_a_rehearsal_by_the_one_command_is_told_as_such_and_never_becomes_a_clai
     assert (last["device"], last["summary"]) == ("cpu", {"C": "passed"})
     assert "this shows nothing about GPUs" in done.stderr
     page = (ROOT / "docs" / "status.md").read_text()
-    refused = subprocess.run(
-        [sys.executable, "-m", "bench.gpu_checks.report", str(tmp_path / "report.json")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = captured([sys.executable, "-m", "bench.gpu_checks.report", str(tmp_path / "report.json")], cwd=ROOT)
     assert refused.returncode == 2
     assert (ROOT / "docs" / "status.md").read_text() == page

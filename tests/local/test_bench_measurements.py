@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 import pytest
 
 from bench.__main__ import names
+from tests.support.programs import captured
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALLEST: Final = {
@@ -74,7 +74,7 @@ def test_every_measurement_is_run_or_has_a_reason() -> None:
 
 def test_the_paths_of_a_step_and_of_a_death_do_not_grow() -> None:
     command = [sys.executable, "-m", "bench", "trace"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -83,7 +83,7 @@ def test_the_paths_of_a_step_and_of_a_death_do_not_grow() -> None:
 def test_a_measurement_comes_to_its_end(name: str) -> None:
     flags, changes = SMALLEST[name]
     command = [sys.executable, "-c", PROGRAM, name, changes, *flags.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=ROOT)
     assert done.returncode in {0, 1}, done.stderr  # 1: a bar does not hold
     line = json.loads(done.stdout)
     assert (line["bench"], bool(line["figures"])) == (name, True)

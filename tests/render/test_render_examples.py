@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from tests.support.examples import EXAMPLES, JOB_FILES
+from tests.support.programs import captured
 from tools.docs.examples import JOB_FILE, RENDERED, output_files
 
 RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in output_files(job_file).items()]
@@ -54,7 +54,7 @@ def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_o
     stored = directory / "digits.yaml"
     [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", stored.read_text(), re.MULTILINE)
     shell = ["bash", "-c", command]
-    made = [subprocess.run(shell, cwd=directory, check=True, capture_output=True, text=True).stdout for _ in range(2)]
+    made = [captured(shell, cwd=directory, check=True).stdout for _ in range(2)]
     secrets = []
     for text in made:
         [secret] = [item for item in yaml.safe_load_all(text) if item["kind"] == "Secret"]

@@ -19,6 +19,7 @@ from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from tests.support.jobs import ENGINES
+from tests.support.programs import captured
 from tests.support.rendered import RUN, store_job, worker_template
 
 MACHINE = "nodeSelector.node.kubernetes.io/instance-type"
@@ -148,7 +149,7 @@ def started(command: list[str], tmp_path: Path, **environ: str) -> subprocess.Co
     launcher.chmod(0o755)
     expanded = [word.replace("$$", "$").replace("/usr/local", str(tmp_path)) for word in command]
     report = environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    return subprocess.run([*expanded, "--nnodes=2", "a b"], env=report, capture_output=True, text=True, check=False)
+    return captured([*expanded, "--nnodes=2", "a b"], env=report)
 
 
 def test_the_vendors_script_is_read_and_what_the_job_says_outlasts_it(tmp_path: Path) -> None:

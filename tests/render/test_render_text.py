@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from kubectl_ddp.render.jinja_env import TEMPLATES, block, environment, fill, to_flow_yaml
 from kubectl_ddp.util.yaml_text import to_yaml
 from tests.support.jobs import TEXT
+from tests.support.programs import captured
 
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
 VALUE = st.recursive(
@@ -83,5 +83,5 @@ def test_kubectl_reads_tricky_text_as_we_wrote_it(tmp_path: Path) -> None:
     file = tmp_path / "configmap.yaml"
     file.write_text(to_yaml([config_map]))
     read = ["kubectl", "label", "--local", "-f", str(file), "any=label", "-o", "json"]
-    done = subprocess.run(read, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    done = captured(read, check=True, env={"PATH": os.environ["PATH"]})
     assert json.loads(done.stdout)["data"] == texts

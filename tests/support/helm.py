@@ -11,13 +11,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from tests.support.programs import captured
 
 ROOT: Final = Path(__file__).parents[2]
 CHARTS: Final = ROOT / "charts"
@@ -66,15 +67,7 @@ class Helm:
         """Call it with ``words``; nothing of the caller's own Helm (plugins, repositories, variables) is seen."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HELM_")}
         nowhere = {f"HELM_{kind}_HOME": str(ROOT / "build" / "helm-home") for kind in ("CACHE", "CONFIG", "DATA")}
-        done = subprocess.run(
-            [self.path, *words],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
-            env={**clean, **nowhere, **(environ or {})},
-        )
+        done = captured([self.path, *words], input=stdin, timeout=seconds, env={**clean, **nowhere, **(environ or {})})
         return Done(done.returncode, done.stdout, done.stderr)
 
     def render(
@@ -154,7 +147,7 @@ def helms() -> Mapping[int, Helm]:
 
 
 def _version(path: str) -> tuple[int, int, int]:
-    result = subprocess.run([path, "version", "--short"], capture_output=True, text=True, check=True, timeout=60).stdout
+    result = captured([path, "version", "--short"], check=True, timeout=60).stdout
     found = re.match(r"v(\d+)\.(\d+)\.(\d+)", result)
     assert found, f"{path} version --short says {result!r}"
     return int(found[1]), int(found[2]), int(found[3])

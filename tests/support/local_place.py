@@ -21,6 +21,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
 from tests.support import fork_server
 from tests.support.kube_objects import a_template, job
+from tests.support.programs import captured
 
 Until = Callable[[Snapshot], object]
 
@@ -109,10 +110,7 @@ class Typed:
     def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         if stdin:
-            return subprocess.run(
-                self.command(*words), env=self.environ, cwd=self.directory, input=stdin, capture_output=True, text=True,
-                check=False, timeout=120,
-            )  # fmt: skip
+            return captured(self.command(*words), env=self.environ, cwd=self.directory, input=stdin, timeout=120)
         return fork_server.run(
             ["-m", "kubectl_ddp", *words],
             env=self.environ,

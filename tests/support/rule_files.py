@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 
 from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.support.helm import PLATFORM, Done, Helm, Object
+from tests.support.programs import captured
 
 FAMILY_OF: Final = {sample.sample: family for family in FAMILIES for sample in family.series()} | {
     family.name: family for family in FAMILIES
@@ -79,7 +79,7 @@ def promtool(*words: str | Path) -> Done:
     """Call promtool; skips where there is none."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed, so the rules cannot be tried.")
-    done = subprocess.run(["promtool", *map(str, words)], capture_output=True, text=True, check=False, timeout=300)
+    done = captured(["promtool", *map(str, words)], timeout=300)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

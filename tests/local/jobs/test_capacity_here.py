@@ -12,15 +12,12 @@ import pytest
 
 from kubectl_ddp.backends.local import capacity_reader
 from kubectl_ddp.capacity import GPU, node_capacities
+from tests.support.programs import captured
 
 
 def test_this_machine_is_told_with_its_cores_and_memory() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kubectl_ddp", "capacity", "--local", "-o", "json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        stdin=subprocess.DEVNULL,
+    done = captured(
+        [sys.executable, "-m", "kubectl_ddp", "capacity", "--local", "-o", "json"], check=True, stdin=subprocess.DEVNULL
     )
     document = json.loads(done.stdout)
     [machine] = document["machines"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.local_place import Place, Typed, all_run, condition, workers
+from tests.support.programs import captured
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
 
@@ -169,7 +169,7 @@ def test_a_reader_that_goes_away_is_no_error(place: Place, typed: Typed) -> None
     place.run("seq -f '[rank0] %g' 100000", replicas=1)
     place.ended()
     pipeline = f"{' '.join(typed.command('logs', 'digits'))} | head -1"
-    result = subprocess.run(["sh", "-c", pipeline], env=typed.environ, capture_output=True, text=True, check=False)
+    result = captured(["sh", "-c", pipeline], env=typed.environ)
     assert (result.stdout, result.stderr) == ("[rank0] 1\n", "")
 
 
@@ -192,7 +192,5 @@ def test_looking_at_local_jobs_imports_nothing_heavy(place: Place, typed: Typed,
         "heavy = {'kubernetes', 'jinja2', 'yaml', 'prometheus_client', 'torch', 'asyncio'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy or code else 0)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", check, *words], env=typed.environ, capture_output=True, text=True, check=False
-    )
+    result = captured([sys.executable, "-c", check, *words], env=typed.environ)
     assert (result.returncode, result.stderr) == (0, "")

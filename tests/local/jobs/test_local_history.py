@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from ddp_report.job_report import report_of
 from tests.support.local_place import Place, Typed
+from tests.support.programs import captured
 
 SCRIPT = """\
 import sys, time
@@ -91,9 +91,7 @@ job.wait(timeout=100, progress=seen.append)
 print(seen[-1].state, "<td>run</td>" in job._repr_html_(), client.list()._repr_html_().count("<td>run</td>"))
 job.delete(wait=True, timeout=60)
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=typed.environ, capture_output=True, text=True, timeout=200, check=False
-    )
+    ended = captured([sys.executable, "-c", program], env=typed.environ, timeout=200)
     assert ended.stdout.split() == ["Succeeded", "True", "1"], ended.stderr
     [record] = json.loads(typed("history", "-o", "json").stdout)["items"]
     assert (record["name"], record["state"]) == ("run", "Succeeded")

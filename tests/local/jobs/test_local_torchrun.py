@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from kubectl_ddp.render.pod import TORCHRUN
 from tests.support.local_place import Typed
+from tests.support.programs import captured
 
 SHOW = """
 import os
@@ -48,6 +48,6 @@ def test_a_stop_and_a_lost_rendezvous_have_exit_codes_with_which_the_pod_is_repl
 ) -> None:
     (tmp_path / "launcher.py").write_text(ENDS)
     words = [sys.executable, "-c", TORCHRUN, "launcher", end]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = captured(words, cwd=tmp_path)
     assert ended.returncode == code
     assert ("worker 0 is gone" in ended.stderr) == (end == "lost")

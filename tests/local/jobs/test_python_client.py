@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from kubectl_ddp import Client
 from kubectl_ddp.errors import JobFailed, NotFound, TimedOut
+from tests.support.programs import captured
 from tests.support.threads import no_thread_left
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "client_job.py"
@@ -37,7 +37,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def test_a_script_of_a_user_trains_a_function_on_two_ranks(client: Client, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = captured([sys.executable, SCRIPT], cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("Succeeded total 4 total 4\nTrue\n[]\n", 0), done.stderr
     assert client.list() == []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddp_collectives.flags import OPERATIONS, parse
+from tests.support.programs import captured
 
 LAUNCH = Path(sys.executable).with_name("ddp-launch")
 FLAWED = Path(__file__).with_name("collectives_flawed.py")
@@ -20,7 +21,7 @@ QUICK = ["--sizes", "4000,64KiB", "--repeats", "3", "--warmup", "1"]
 
 def launched(*words: str | Path, code: int) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
-    done = subprocess.run([LAUNCH, *words], capture_output=True, text=True, timeout=120, check=False, env=clean)
+    done = captured([LAUNCH, *words], timeout=120, env=clean)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

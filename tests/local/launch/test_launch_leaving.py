@@ -11,6 +11,7 @@ import pytest
 
 from ddp_trainer.launch.workers.worker_group import BOOTSTRAP
 from tests.support.launch_harness import Stage
+from tests.support.programs import captured
 
 SCRIPT = """
 import atexit, ctypes, os, sys
@@ -33,7 +34,7 @@ def worker(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     file = folder / "script.py"
     file.write_text(script)
     command = [sys.executable, str(BOOTSTRAP), str(os.getpid()), "script", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return captured(command, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, wait_until
 from tests.support.ports import free_port
+from tests.support.programs import captured
 
 
 def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
@@ -47,7 +48,7 @@ print(json.dumps({"argv": sys.argv, "path0": sys.path[0], "name": __name__, "fil
 
 
 def seen_by(command: list[str], cwd: Path) -> dict[str, object]:
-    text = subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+    text = captured(command, cwd=cwd, check=True).stdout
     return json.loads(text)
 
 

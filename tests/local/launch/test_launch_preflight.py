@@ -15,6 +15,7 @@ import pytest
 from tests import fake_nvml
 from tests.local.launch.preflight_namespaces import PORT, Side, needs_namespaces, pair
 from tests.support.launch_harness import LAUNCH, LOOP, Running, stage_of
+from tests.support.programs import captured
 
 HELLO = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE} runs\\n'.format(**os.environ).encode())"
 """Prints with one write, so that the lines of two ranks cannot mix."""
@@ -31,15 +32,7 @@ def run(*command: str, few_files: bool = False, **kwargs: object) -> subprocess.
     def lower() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
 
-    return subprocess.run(
-        [*LAUNCH, *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        preexec_fn=lower if few_files else None,
-        **kwargs,  # type: ignore[call-overload]
-    )
+    return captured([*LAUNCH, *command], timeout=120, preexec_fn=lower if few_files else None, **kwargs)
 
 
 def test_a_warning_prints_the_table_and_starts_the_workers(script: Path) -> None:

@@ -22,6 +22,7 @@ from tests.support.metrics_processes import (
     announced_port,
     started,
 )
+from tests.support.programs import captured
 
 
 def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
@@ -43,12 +44,7 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 def test_a_taken_port_is_one_sentence_with_the_port_and_the_way_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            aggregate(tmp_path, "--address", "127.0.0.1", "--port", str(port)),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = captured(aggregate(tmp_path, "--address", "127.0.0.1", "--port", str(port)))
     assert done.returncode == 1
     assert done.stderr == (
         f"aggregate: port {port} of 127.0.0.1 is in use, so this pod has no metrics; training continues: "
@@ -68,7 +64,7 @@ def test_it_takes_over_the_port_of_the_one_before(tmp_path: Path) -> None:
 
 def test_an_address_that_is_not_here_is_one_sentence(tmp_path: Path) -> None:
     command = aggregate(tmp_path, "--address", "203.0.113.7", "--port", "0")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = captured(command)
     assert done.returncode == 1
     assert "give an address of this host with --address" in done.stderr
     assert done.stderr.count("\n") == 1

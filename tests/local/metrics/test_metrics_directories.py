@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
 from tests.support.metrics_processes import Aggregator, Rank, aggregator, scraped
+from tests.support.programs import captured
 
 STEPS = """
 import os, pathlib, sys, time
@@ -37,12 +38,9 @@ def launched(stage: Stage, mount: str, metrics: Path, *arguments: str) -> subpro
     """A launcher and its ranks, with ``mount`` done in a mount table of their own."""
     command = [*LAUNCH, "--metrics-port", "0", *(arguments or (stage.script(STEPS), "3"))]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
-    done = subprocess.run(
+    done = captured(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", f'{mount}; exec "$@"', "sh", *command],
         env={**clean, "DDP_METRICS_DIR": str(metrics), "DDP_METRICS_ADDRESS": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
     if done.stderr.startswith(("unshare:", "mount:")):

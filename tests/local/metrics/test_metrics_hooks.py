@@ -15,6 +15,7 @@ from ddp_trainer.launch.in_worker import bootstrap
 from ddp_trainer.metrics.serve.collector import Exposition
 from tests.support.launch_harness import SCRIPTS, Stage
 from tests.support.metrics_processes import Scrape
+from tests.support.programs import captured
 
 READ = """
 import json, os
@@ -143,7 +144,7 @@ def worker(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess
     path.write_text(script)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
     command = [sys.executable, "-u", str(bootstrap.__file__), str(os.getpid()), "script", str(path)]
-    return subprocess.run(command, env=clean | env, capture_output=True, text=True, check=False, timeout=120)
+    return captured(command, env=clean | env, timeout=120)
 
 
 def test_a_plain_ddp_script_is_seen_step_by_step(stage: Stage) -> None:

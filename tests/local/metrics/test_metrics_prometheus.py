@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.process.recorder import RendezvousResult
 from tests import fake_nvml
 from tests.support.metrics_processes import Rank, aggregator
+from tests.support.programs import captured
 from tests.support.rule_files import promtool, written
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +47,7 @@ def test_promtool_finds_nothing_to_say_about_a_scrape(tmp_path: Path, monkeypatc
         report_everything(tmp_path)
         rank.tell("step 1")
         text = running.scrape_until(lambda scrape: scrape.value("ddp_gpu_throttled", reason="power_cap") == 0).text
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    done = captured(["promtool", "check", "metrics"], input=text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

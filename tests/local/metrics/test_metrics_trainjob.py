@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
-import shutil
 import signal
 import ssl
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,21 +32,9 @@ class Kubeflow:
     """Path, authorization and body of each request."""
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Self-signed certificate of a server on this machine."""
-    openssl, folder = shutil.which("openssl"), tmp_path_factory.mktemp("tls")
-    if openssl is None:
-        pytest.skip("needs openssl, to make a certificate")
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost -addext"
-    files = ("-keyout", str(folder / "key"), "-out", str(folder / "ca.crt"))
-    subprocess.run([openssl, *words.split(), "subjectAltName=IP:127.0.0.1", *files], check=True, capture_output=True)
-    return folder
-
-
 @pytest.fixture
 def kubeflow(certificate: Path) -> Iterator[Kubeflow]:
-    shown = Kubeflow(certificate=str(certificate / "ca.crt"))
+    shown = Kubeflow(certificate=str(certificate))
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -63,7 +49,7 @@ def kubeflow(certificate: Path) -> Iterator[Kubeflow]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate / "ca.crt", certificate / "key")
+    context.load_cert_chain(certificate)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     shown.url = f"https://127.0.0.1:{server.server_port}{PATH}"
     with in_thread(server):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from ddp_trainer.common.parallel_dims import WRITTEN
 from tests.local.train.test_train_products import saving
 from tests.local.workloads.train_forked import losses_of
+from tests.support.programs import captured
 
 ROOT: Final = Path(__file__).parents[3]
 TABLE: Final = Path("ddp_trainer/common/parallel_dims.py")
@@ -43,9 +43,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def printed(packages: Path, program: str) -> Any:
     """Run a program with the copied packages, and return the JSON that it prints."""
     found = [sys.executable, "-c", dedent(program)]
-    done = subprocess.run(
-        found, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False
-    )
+    done = captured(found, env={**os.environ, "PYTHONPATH": str(packages)})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

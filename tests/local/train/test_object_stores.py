@@ -34,6 +34,7 @@ from tests.support.object_stores import (
     skip_without_stores,
     swift,
 )
+from tests.support.programs import captured
 from tests.support.train_builders import a_manifest
 
 STATE_NUMBERS = 4_300_000
@@ -164,9 +165,7 @@ def test_a_run_resumes_from_the_store_on_another_machine_and_the_commands_read_i
     def run(machine: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / machine).mkdir(exist_ok=True)
         monkeypatch.setenv("TMPDIR", str(tmp_path / machine))
-        return subprocess.run(
-            [sys.executable, "-m", "ddp_trainer", *arguments], capture_output=True, text=True, check=False
-        )
+        return captured([sys.executable, "-m", "ddp_trainer", *arguments])
 
     train = ["train", "--checkpoint-dir", url, "--checkpoint-steps", "10", "--threads", "1"]
     first = run("a", *train, "--max-steps", "15")

@@ -14,6 +14,7 @@ import pytest
 from ddp_trainer.common.constants import CheckpointScope, Env, Exit
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from tests.local.workloads.train_group import WorkerGroup
+from tests.support.programs import captured
 
 
 def pod(directory: Path) -> dict[str, str]:
@@ -59,9 +60,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that holds one checkpoint of the digits (322 KB) and no second one."""
     path = tmp_path / "disk"
     path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(path)], check=False, capture_output=True, text=True
-    )
+    mounted = captured(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(path)])
     if mounted.returncode != 0:
         pytest.skip(f"mounting a small file system needs more rights: {mounted.stderr.strip()}")
     yield path

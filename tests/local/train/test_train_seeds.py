@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +27,7 @@ import pytest
 
 from tests.local.workloads.train_outcome import STEPS, train
 from tests.support.ports import free_port
+from tests.support.programs import captured
 
 SPAWNS = """
 import os, sys
@@ -76,13 +76,8 @@ def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     summary = tmp_path / "summary.json"
     flags = repr(FLAGS)[:-1] + f", 'summary': __import__('pathlib').Path({str(summary)!r})" + "}"
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "spawns.py"), flags],
-        env=env | place | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = captured(
+        [sys.executable, str(tmp_path / "spawns.py"), flags], env=env | place | {"PYTHONPATH": str(root)}, timeout=120
     )
     assert done.returncode == 0, done.stderr
     # Four slices of each rank are four backward passes; all but the last are under no_sync.

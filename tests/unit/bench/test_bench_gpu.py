@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tarfile
 import time
@@ -18,6 +17,7 @@ from bench.gpu_checks.check_report import CheckReport
 from bench.gpu_checks.check_runner import ROOT, limits_of, run_check, run_phases
 from bench.gpu_checks.registry import CHECKS, Check
 from bench.measurements import gpu
+from tests.support.programs import captured
 
 HOLDS = {"what": "a thing", "figure": 1.0, "bar": 1.0, "holds": True, "relation": ">="}
 BREAKS = HOLDS | {"what": "another thing", "holds": False, "figure": 0.0}
@@ -181,7 +181,7 @@ def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0
     if gpu.has_device_files():
         pytest.skip("there is a GPU")
     command, env = [sys.executable, "-m", "bench", "gpu", "--out", str(tmp_path)], {"DDP_BENCH_COMMIT": "abc"}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | env, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=ROOT, env=os.environ | env)
     assert done.returncode == 0, done.stderr
     *lines, last = map(json.loads, done.stdout.splitlines())
     found = [(line["check"], line["status"], line["log"]) for line in lines]
@@ -196,7 +196,7 @@ def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0
 @pytest.mark.parametrize(("flag", "value"), [("budget", "3"), ("out", "x")])
 def test_a_measurement_without_a_budget_or_files_refuses_them(flag: str, value: str) -> None:
     command = [sys.executable, "-m", "bench", "exits", f"--{flag}", value]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=ROOT)
     assert (done.returncode, done.stderr) == (2, f"bench: exits cannot be measured here: It has no --{flag}.\n")
 
 
@@ -261,6 +261,6 @@ def test_findings_are_on_the_disk_as_soon_as_they_are_made(tmp_path: Path) -> No
 def test_the_frame_needs_no_installed_package() -> None:
     program = "sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import bench.measurements.gpu"
     command, blank = [sys.executable, "-S", "-c", f"import sys; {program}"], {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, cwd=ROOT, env=blank, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=ROOT, env=blank)
     assert (done.returncode, done.stderr) == (0, "")
     assert gpu.GPU_PROBE.is_file()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import urllib.request  # noqa: F401 - imported later it would look for a module of macOS
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from tests.support.api_server import ApiServer
+from tests.support.programs import captured
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_module_of_cluster_commands_needs_what_only_linux_has() -> None:
     command = [sys.executable, "-m", "tests.support.foreign_platform", "modules"]
-    imported = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    imported = json.loads(captured(command, check=True).stdout)
     assert {"kubectl_ddp.cli.jobs.submit_run", "kubectl_ddp.backends.cluster.backend"} <= set(imported)
 
 

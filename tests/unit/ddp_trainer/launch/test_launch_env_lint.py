@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.env_lint import lint_environment
+from tests.support.programs import captured
 
 
 def rules_of(tmp_path: Path, environ: dict[str, str], *devices: str) -> list[str]:
@@ -65,6 +66,6 @@ def test_rules_are_not_even_loaded_where_no_variable_concerns_them() -> None:
 def test_a_start_prints_one_line_per_finding_and_continues(flags: list[str], count: int) -> None:
     command = [sys.executable, "-m", "ddp_trainer", "launch", *flags, "--nproc-per-node", "1", "--no-python", "true"]
     environ = {"PATH": "/usr/bin:/bin", "TORCH_DISTRIBUTED_DEBUG": "x"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = captured(command, env=environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ddp-launch: error T20: TORCH_DISTRIBUTED_DEBUG=x is refused") == count

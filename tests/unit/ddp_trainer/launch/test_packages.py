@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 from ddp_trainer.common.constants import Env, Exit
+from tests.support.programs import captured
 
 SHOW = "import greeting, subprocess; print('worker', greeting.__file__); subprocess.run(['greet'], check=True)"
 
@@ -32,7 +33,7 @@ def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedPro
     paths = os.pathsep.join(path for path in sys.path if not path.endswith("-packages"))
     command = [sys.executable, "-m", "ddp_trainer", *words]
     environ = {**variables, **pip, "PYTHONPATH": paths}
-    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+    return captured(command, env=environ, cwd=folder)
 
 
 def test_packages_and_their_programs_are_installed_unless_the_image_has_them(tmp_path: Path) -> None:

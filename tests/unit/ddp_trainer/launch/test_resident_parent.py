@@ -12,6 +12,7 @@ import pytest
 from ddp_trainer.common.constants import Env, File
 from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile
 from ddp_trainer.launch.resident_parent import MOST_EARLY_CRASHES
+from tests.support.programs import captured
 
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys
@@ -33,7 +34,7 @@ def run(folder: Path, *body: str) -> subprocess.CompletedProcess[str]:
     """Run the parent until it ends, with these statements in its launcher."""
     environ = {Env.RUN_DIR: str(folder), Env.RUN_ID: "r", Env.RESTART_IN_PLACE: "1"}
     command = [sys.executable, "-c", PROGRAM.replace("{body}", "\n    ".join(body))]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return captured(command, env=environ, timeout=60)
 
 
 def test_an_internal_error_is_a_crash_and_is_printed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env
+from tests.support.programs import captured
 
 #: One write, since the ranks share a pipe, and the launcher does not buffer programs without Python.
 SHOW = """
@@ -23,7 +24,7 @@ def launched(folder: Path, line: str, **environ: str) -> subprocess.CompletedPro
     (folder / "show.py").write_text(SHOW)
     words = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node=2", "--no-python"]
     env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path), **environ}
-    return subprocess.run([*words, "sh", "-c", line], env=env, cwd=folder, capture_output=True, text=True, check=False)
+    return captured([*words, "sh", "-c", line], env=env, cwd=folder)
 
 
 @pytest.mark.parametrize("program", ["show.py 7", "-m show 7", f"--no-python {sys.executable} show.py 7"])

@@ -19,6 +19,7 @@ from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
 from ddp_trainer.process.recorder import NoopAgentRecorder, NoopRankRecorder, RendezvousResult
 from tests.support.metrics_processes import rank_variables
+from tests.support.programs import captured
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -117,7 +118,7 @@ def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
 
 def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     command, environ = [sys.executable, "-c", code], os.environ | environment
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    return captured(command, env=environ, timeout=60)
 
 
 def test_a_child_of_a_rank_does_not_take_its_metrics_file(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.net import asyncio_utils
+from tests.support.programs import captured
 
 PROGRAM = """
 import asyncio, os, signal, sys
@@ -41,7 +41,7 @@ sys.exit({run}(main()))
 @pytest.mark.parametrize(("run", "is_silent"), [("event_loop.run", True), ("asyncio.run", False)])
 def test_a_signal_that_comes_while_the_loop_closes_is_not_reported(run: str, is_silent: bool) -> None:
     program = PROGRAM.replace("{run}", run)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = captured([sys.executable, "-c", program])
     assert done.returncode == 3
     assert (done.stderr == "") is is_silent, done.stderr
 

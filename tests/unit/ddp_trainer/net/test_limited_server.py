@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import socket
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ddp_trainer.net import limited_server
+from tests.support.programs import captured
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_connections_fit_into_the_limit_of_open_files(soft: int, hard: int, want
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
         f"print(apply_fd_limit({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[1])"
     )
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    output = captured([sys.executable, "-c", script], check=True).stdout
     assert output.split() == [str(fits), str(hard)]
 
 

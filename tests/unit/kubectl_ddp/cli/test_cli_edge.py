@@ -14,6 +14,7 @@ import pytest
 
 from kubectl_ddp.cli.group import LazyGroup
 from tests.support.command_line import CommandLine
+from tests.support.programs import captured
 
 EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 
@@ -75,7 +76,7 @@ def test_the_traceback_is_there_for_who_asks_but_not_that_of_a_mistyped_line(
 def test_kubectl_runs_us_under_its_own_name_and_passes_our_exit_code_on() -> None:
     environ = {**os.environ, "PATH": f"{EXECUTABLE.parent}:{os.environ['PATH']}"}
     called = ["bash", "-c", "kubectl ddp version --help; kubectl ddp verison"]
-    done = subprocess.run(called, env=environ, capture_output=True, text=True, check=False)
+    done = captured(called, env=environ)
     assert done.stdout.startswith("Usage: kubectl ddp version ")
     assert (done.returncode, done.stderr) == (2, "error: There is no command 'verison'. Did you mean 'version'?\n")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.program import Gang
 from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job
+from tests.support.programs import captured
 
 JOB_FILE = """\
 apiVersion: ddp.dev/v1alpha1
@@ -136,7 +136,7 @@ run(["render", "-q", "-f", "job.yaml"])  # imports what a lesser user may not re
 os.getuid() or os.setuid(65534)
 sys.exit(run(["render", "train.py"]))
 """
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False, cwd=workdir)
+    done = captured([sys.executable, "-c", probe], cwd=workdir)
     assert done.returncode == 2
     assert done.stderr.endswith(
         "error: The script 'train.py' cannot be read: Permission denied. Name a file you may read.\n"

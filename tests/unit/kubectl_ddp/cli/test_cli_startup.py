@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import captured
 
 HEAVY = ("kubernetes", "jinja2", "yaml", "prometheus_client", "torch", "urllib3", "importlib.metadata")
 PROBE = """
@@ -26,13 +27,13 @@ def imported(module: str, *arguments: str) -> set[str]:
     """Return the modules that a call imports, in a separate interpreter and without a cluster."""
     command = [sys.executable, "-c", PROBE.format(module=module), json.dumps(arguments)]
     environment = os.environ | {"KUBECONFIG": os.devnull}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    done = captured(command, check=True, env=environment)
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
     probe = "import sys; before = set(sys.modules); import kubectl_ddp.__main__; print(*set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    done = captured([sys.executable, "-c", probe], check=True)
     assert set(done.stdout.split()) <= {"__future__", "kubectl_ddp", "kubectl_ddp.__main__"}
 
 

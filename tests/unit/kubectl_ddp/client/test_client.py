@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from tests.support import kube_objects
 from tests.support.api_server import JOBS, ApiServer, kubeconfig
 from tests.support.command_line import CommandLine
 from tests.support.jobs import a_job, a_local_job
+from tests.support.programs import captured
 
 SIZE: Final[dict[str, Any]] = {"engine": "pytorchjob", "image": "registry.example.com/train:1", "preflight": "off"}
 
@@ -178,5 +178,5 @@ def test_the_package_imports_the_client_when_it_is_used_and_never_torch_or_click
         "import sys, kubectl_ddp; assert not [name for name in sys.modules if name.startswith('kubectl_ddp.')];"
         "from kubectl_ddp import Client, Job; assert not {'torch', 'click', 'kubernetes'} & sys.modules.keys()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = captured([sys.executable, "-c", program])
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree  # noqa: ICN001 - a module of a module
 from collections import OrderedDict as Ordered
@@ -17,6 +16,7 @@ import pytest
 
 from kubectl_ddp.client.function_source import arguments_as_json, code_of_function, job_name_of
 from kubectl_ddp.errors import UsageError
+from tests.support.programs import captured
 
 LIMIT = 3
 
@@ -46,7 +46,7 @@ def test_the_script_runs_alone_with_the_imports_of_the_function(
     code = code_of_function(function)
     (tmp_path / code.file).write_text(code.text)
     words = [sys.executable, code.file, arguments_as_json(function, arguments)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = captured(words, cwd=tmp_path)
     assert (done.stdout, done.stderr) == (printed, "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from kubectl_ddp.code import pack
 from kubectl_ddp.code.ignore import is_ignored, read
 from tests.support.archives import names_in
+from tests.support.programs import captured
 
 PATHS = (
     "train.py", "a.log", "keep.log", "build/x.py", "src/build/y.py", "src/deep/er/z.py", "src/build.py", "docs/a.txt",
@@ -50,7 +50,7 @@ CASES = {
 def git(folder: Path, *words: str, text: str = "", check: bool = True) -> list[str]:
     """Run git in a repository without the configuration of the user; return the names that it prints."""
     call, env = ["git", "-C", str(folder), *words], {"HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"}
-    done = subprocess.run(call, check=check, capture_output=True, text=True, input=text, env=env)
+    done = captured(call, check=check, input=text, env=env)
     return done.stdout.split("\0")[:-1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
 from kubectl_ddp.observe.rank_locator import entry, fetch_trace
+from tests.support.programs import captured
 
 
 def says(script: str) -> ExecCommand:
@@ -58,6 +58,6 @@ def test_a_program_and_a_directory_that_are_not_there_are_named(tmp_path: Path) 
 
 def test_beside_a_rank_whose_process_nobody_knows_the_named_interpreter_runs() -> None:
     words = entry(7, {}, steps=3, seconds=0.1, python=sys.executable).words
-    done = subprocess.run(words, env={"LC_ALL": "C"}, capture_output=True, text=True, check=False)
+    done = captured(words, env={"LC_ALL": "C"})
     refused = "profile: No worker with local rank 7 runs in this pod under ddp-launch.\n"
     assert (done.returncode, done.stderr) == (1, refused)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.util.concurrency import AT_ONCE, map_in_threads, run_in_threads
+from tests.support.programs import captured
 
 INTERRUPTED = """
 import os, signal, threading
@@ -36,6 +36,6 @@ def test_the_first_that_fails_is_told_when_all_have_ended() -> None:
 
 
 def test_ctrl_c_waits_for_no_question_that_nobody_answers() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=60)
+    done = captured([sys.executable, "-c", INTERRUPTED], timeout=60)
     assert done.returncode == -signal.SIGINT
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"

@@ -13,6 +13,7 @@ from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFi
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.recorder import AgentRecorder
 from tests.support.launch_simulation import SimulatedRun, a_policy
+from tests.support.programs import captured
 
 LAUNCH = """
 import errno, sys
@@ -45,7 +46,7 @@ agent.Agent._report_outcome = report_and_fail
 
 def launch(body: str, program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LAUNCH.replace("{body}", body.strip()), program]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=60, check=False)
+    return captured(command, env=os.environ, timeout=60)
 
 
 def test_an_error_while_a_worker_is_reaped_ends_the_launcher() -> None:

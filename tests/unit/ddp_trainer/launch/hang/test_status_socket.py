@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -25,6 +24,7 @@ from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, 
 from ddp_trainer.launch.hang.status_socket import MOST_FINDINGS, FindingHistory
 from ddp_trainer.metrics.serve import server
 from ddp_trainer.process import heartbeat_page
+from tests.support.programs import captured
 
 STATUS = replace(
     RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None, sequence=7),
@@ -85,7 +85,7 @@ async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_p
 
 def test_without_a_launcher_the_command_prints_one_sentence(tmp_path: Path) -> None:
     command, environ = [sys.executable, "-m", "ddp_trainer", "hang"], os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = captured(command, env=environ)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert str(tmp_path) in done.stderr
 

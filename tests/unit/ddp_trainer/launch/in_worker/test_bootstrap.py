@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.in_worker import bootstrap
 from ddp_trainer.launch.in_worker.import_hook import call_after_import
+from tests.support.programs import captured
 
 PACKAGE = "package_of_a_test"
 
@@ -83,7 +83,7 @@ def output(directory: Path, **variables: str) -> str:
     (hooks / "of_the_user.py").touch()
     paths = os.pathsep.join([str(hooks), str(HOOKS), str(ROOT), str(directory)])
     environ = {**os.environ, "PYTHONPATH": paths, Env.METRICS_DIR: str(directory), **variables}
-    return subprocess.run([sys.executable, "-c", SHOW], env=environ, check=True, capture_output=True, text=True).stdout
+    return captured([sys.executable, "-c", SHOW], env=environ, check=True).stdout
 
 
 def test_a_rank_counts_its_steps_once_it_has_imported_torch(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_torchrun_becomes_the_launcher_with_the_flags_of_the_platform(tmp_path: 
         Env.LAUNCH_FLAGS: "--standalone --nproc-per-node=2 --log-line-prefix-template='[x] '",
     }
     command = [sys.executable, *start, "--nnodes=8", "--rdzv-endpoint=gone.example.com:1", "show.py", "--nnodes", "7"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = captured(command, cwd=tmp_path, env=environ)
     assert sorted(done.stdout.splitlines()) == [f"{rank} ['--nnodes', '7']" for rank in (0, 1)], done.stderr
 
 
@@ -130,7 +130,7 @@ def test_the_folder_or_the_open_file_without_room_is_part_of_the_message(tmp_pat
     command = [*mounted, 'mount -t tmpfs -o size=1m none "$1"; shift; exec "$@"', "sh", str(full), *command]
     environ = {"TMPDIR": str(full if target == "full" else tmp_path), "TORCHELASTIC_ERROR_FILE": str(error_file)}
     environ |= {"TARGET": str(full / "model.pt")}
-    done = subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, check=False)
+    done = captured(command, env=os.environ | environ)
     if done.stderr.startswith(("unshare:", "mount:")):
         pytest.skip("No small file system can be mounted.")
     message = json.loads(error_file.read_text())["message"]["message"]

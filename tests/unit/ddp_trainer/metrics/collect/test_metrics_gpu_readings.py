@@ -48,11 +48,6 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def boards(tmp_path: Path) -> Path:
     (tmp_path / "boards").mkdir()
     return tmp_path / "boards"

@@ -200,11 +200,6 @@ def test_there_are_three_pages() -> None:
 AGENT = "Prometheus/3.5.0"
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def test_an_exporter_that_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) -> None:
     scrapes = ScrapeTracker(clock)
     for moment in (100.0, 115.0):

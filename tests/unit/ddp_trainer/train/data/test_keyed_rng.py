@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from tests.support.programs import captured
 
 CPU = torch.device("cpu")
 
@@ -66,6 +66,6 @@ def test_without_numpy_all_else_is_keyed_and_numpy_stays_unimported() -> None:
         "import torch; from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream\n"
         "KeyedRng(7, torch.device('cpu')).enter(Stream.FETCH); print(torch.rand(()).item())\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    done = captured([sys.executable, "-W", "ignore", "-c", program])
     KeyedRng(7, CPU).enter(Stream.FETCH)
     assert done.stdout == f"{torch.rand(()).item()}\n", done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from ddp_trainer.common.parallel_dims import DIMENSIONS, MeshDimension
 from ddp_trainer.train.distributed.abortable_gloo import AbortableGloo
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh import device_mesh
+from tests.support.programs import captured
 
 LONG = timedelta(minutes=10)
 """The group's timeout: a test that waits for it has failed."""
@@ -137,7 +137,7 @@ with ThreadPoolExecutor(2) as pool:
 
 def test_ranks_that_say_a_lot_in_a_row_never_stand_still() -> None:
     """torch's own ways of a group in Python hold the GIL, for which gloo waits where it drops a tensor of Python's."""
-    done = subprocess.run([sys.executable, "-c", TALK], check=True, capture_output=True, text=True, timeout=60)
+    done = captured([sys.executable, "-c", TALK], check=True, timeout=60)
     assert done.stdout.split() == ["1.0", "1.0"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.recovery.group_transition import GroupTransition
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from tests.support.ports import free_port
+from tests.support.programs import captured
 
 GENERATION = 3
 
@@ -180,7 +180,7 @@ print(*codes)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_no_signal_is_lost_while_a_process_begins_to_listen() -> None:
-    done = subprocess.run([sys.executable, "-c", TOLD_AT_EVERY_LINE], capture_output=True, text=True, check=True)
+    done = captured([sys.executable, "-c", TOLD_AT_EVERY_LINE], check=True)
     *codes, last = map(int, done.stdout.split())
     assert last == 0
     assert len(codes) > 5

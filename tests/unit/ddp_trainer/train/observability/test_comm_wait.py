@@ -42,11 +42,6 @@ class Heard(NoopRankRecorder):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def phases(clock: Clock) -> StepTimer:
     made = StepTimer(clock)
     made.expect([Wait.STAGE, Wait.REDUCE_SCATTER])

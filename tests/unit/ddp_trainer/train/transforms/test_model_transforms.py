@@ -21,6 +21,7 @@ from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.compilation import compile_blocks
 from ddp_trainer.train.transforms.model_transforms import channels_last
 from ddp_trainer.train.utils.errors import BadConfig
+from tests.support.programs import captured
 
 
 def test_images_are_laid_out_as_convolutions_prefer() -> None:
@@ -111,7 +112,7 @@ COMPILED = ["--max-steps", "3", "--log-steps", "1", "--log-json", "--compile"]
 
 def train(flags: list[str], **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ddp_trainer", "train", *flags]
-    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, timeout=200, check=False)
+    return captured(command, env={**os.environ, **env}, timeout=200)
 
 
 def test_a_compiled_model_trains() -> None:
@@ -152,5 +153,5 @@ def test_neither_options_nor_fp16_import_the_compiler() -> None:
         "assert main(['--max-steps', '2', '--clip-norm', '1', '--gc-steps', '1', *flags]) == 0\n"
         "assert 'torch._dynamo' not in sys.modules, 'the compiler was imported'\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    done = captured([sys.executable, "-c", program], timeout=120)
     assert done.returncode == 0, done.stderr

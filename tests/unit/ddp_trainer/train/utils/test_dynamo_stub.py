@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from tests.support.programs import captured
 
 
 def run(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    done = captured([sys.executable, "-c", program], timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -12,7 +12,6 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
 from tests.support.api_server import JOBS, PODS, Answer, ApiServer, kubeconfig, status
-from tests.support.certificates import needs_openssl, self_signed
 from tests.support.ports import free_port
 
 CAUSES = [{"field": "spec.a", "message": "must be 1"}, {"field": "spec.b", "message": "must be 2"}]
@@ -148,12 +147,6 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_o
     assert "Retrying" not in caplog.text
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return self_signed(tmp_path_factory.mktemp("tls"))
-
-
-@needs_openssl
 @pytest.mark.parametrize("peer", ["closes", "signed by nobody"])
 def test_a_peer_that_closes_has_no_untrusted_certificate(tmp_path: Path, certificate: Path, peer: str) -> None:
     def answer() -> None:

@@ -11,7 +11,6 @@ from kubectl_ddp.backends.cluster.http.connection import FRESH_SECONDS, RETRY_SE
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
-from tests.support.certificates import needs_openssl, self_signed
 
 SERVER = "https://cluster.example.com:6443"
 
@@ -150,15 +149,14 @@ def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise_and_a_nam
     assert blind["ssl_context"].verify_mode is ssl.CERT_NONE
 
 
-@needs_openssl
 @pytest.mark.parametrize(("server", "proxy", "trusts"), [
     (SERVER, "", True),
     ("http://127.0.0.1:8001", "", False),
     ("http://127.0.0.1:8001", "https://proxy.example.com", True),
 ])  # fmt: skip
 def test_the_authorities_of_the_system_are_trusted_where_a_server_or_a_proxy_has_tls(
-    server: str, proxy: str, trusts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, proxy: str, trusts: bool, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(self_signed(tmp_path)))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = login({}, proxy=proxy, server=server).session().pool.connection_pool_kw["ssl_context"]
     assert bool(context.get_ca_certs(binary_form=True)) is trusts

@@ -18,7 +18,6 @@ from kubectl_ddp.backends.cluster.http.connection import Login, connect
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
-from tests.support.certificates import needs_openssl, self_signed
 from tests.support.serving import in_thread
 
 SERVER = "https://cluster.example.com"
@@ -67,11 +66,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    return self_signed(tmp_path)
-
-
-@pytest.fixture
 def issuer(certificate: Path) -> Iterator[Issuer]:
     with in_thread(Issuer(certificate)) as server:
         yield server
@@ -86,7 +80,6 @@ def login(user: dict[str, Any]) -> Login:
     return Login(Context(name="test", namespace="", cluster={"server": SERVER}, user=user))
 
 
-@needs_openssl
 def test_an_expired_token_is_renewed_in_the_kubeconfig(issuer: Issuer, certificate: Path, tmp_path: Path) -> None:
     user = config(issuer, **{"idp-certificate-authority": str(certificate)})
     file = kubeconfig(tmp_path, SERVER, user=user)
@@ -97,7 +90,6 @@ def test_an_expired_token_is_renewed_in_the_kubeconfig(issuer: Issuer, certifica
     assert yaml.safe_load(file.read_text())["users"][0]["user"] == user
 
 
-@needs_openssl
 def test_nobody_is_asked_whose_certificate_is_not_trusted(issuer: Issuer) -> None:
     with pytest.raises(Forbidden, match=r"auth-provider 'oidc' of context 'test' failed: .*CERTIFICATE_VERIFY_FAILED"):
         login(config(issuer)).session()
