@@ -127,7 +127,7 @@ RUN pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.wh
 
 FROM shipped AS controller
 LABEL org.opencontainers.image.title="ddp-controller" \
-      org.opencontainers.image.description="Moves pods of training jobs before their node goes, and resizes elastic jobs"
+      org.opencontainers.image.description="Creates the objects of DDPJobs, moves pods before their node is drained, and resizes elastic jobs"
 COPY --from=dependencies-controller /opt/ddp /opt/ddp
 ENTRYPOINT ["python", "-m", "ddp_controller"]
 CMD []

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ddp_report.series import Series
 from ddp_report.story import summarize_run, worker_end
@@ -29,10 +29,6 @@ from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
 from kubectl_ddp.status.timeline import history as happenings_of
 from kubectl_ddp.util.text_table import pluralize
-
-if TYPE_CHECKING:
-    from ddp_report.series import Series
-    from kubectl_ddp.status.job_state import JobState
 
 MOST_HAPPENINGS: Final = 200
 """Maximum number of events; the latest are kept. A job that fails all night has thousands."""
@@ -199,7 +195,7 @@ def _changes(
     found = [*(numbers.changes if numbers is not None else ())]
     found += [_failure_change(failure) for failure in (numbers.failures if numbers is not None else ())]
     found += [
-        Change(one.timestamp, Kind.FAILURE, f"{one.involved}: {one.message or one.reason}", one.reason)
+        Change(one.timestamp, Kind.FAILURE, f"{one.object}: {one.message or one.reason}", one.reason)
         for one in happened
         if one.type == WARNING and one.timestamp
     ]

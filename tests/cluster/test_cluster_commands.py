@@ -111,7 +111,7 @@ def _end_like_this(space: Namespace) -> None:
     """Run the commands that apply to a finished job."""
     happened = space.ddp("events", "count", "-o", "json").ok().json["items"]
     assert {"Scheduled", "Started", "Killing"} <= {one["reason"] for one in happened}
-    assert {"pod/count-worker-0", "pod/count-worker-1"} <= {one["about"] for one in happened}
+    assert {"pod/count-worker-0", "pod/count-worker-1"} <= {one["object"] for one in happened}
     assert [one["time"] for one in happened] == sorted(one["time"] for one in happened)
     assert space.ddp("restart", "count").code == 2
     other = space.ddp("clone", "count", "--name", "other", "--nnodes", "1", "--dry-run=client", "-o", "json").ok().json

@@ -44,18 +44,18 @@ SLOW: Final = Row(
             ),
             columns={
                 "rank": "Rank",
-                "Value #A": "Against the middle rank",
+                "Value #A": "Against the median rank",
                 "Value #B": "Busy in a step",
                 "pod": "Pod",
                 "node": "Node",
                 "device_name": "Device",
                 "gpu_uuid": "GPU",
             },
-            sort={"Against the middle rank": True},
+            sort={"Against the median rank": True},
             overrides=(
                 field_override("Rank", links=[to_rank("${__value.raw}")]),
                 field_override(
-                    "Against the middle rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}
+                    "Against the median rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}
                 ),
                 field_override("Busy in a step", unit="s"),
             ),

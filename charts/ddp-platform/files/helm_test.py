@@ -1,4 +1,4 @@
-"""Program of the three pods of `helm test`: pods 0 and 1 run an all-reduce, pod 2 checks that it cannot join them.
+"""Program of the pods of `helm test`: pods 0 and 1 run an all-reduce, pod 2 checks that it cannot join them.
 
 Pod 2 connects to the metrics and the rendezvous of pod 0. Pod 1 joins the rendezvous only after that check, so both
 ports are open during it, and the all-reduce that follows proves it.

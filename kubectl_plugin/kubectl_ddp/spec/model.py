@@ -12,7 +12,7 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
        )
 
 2. Render it: a template in ``render/templates``, or ``metadata_view`` in ``render/metadata.py`` for labels and
-   annotations. It refuses the user's ``labels`` and ``annotations`` that contradict.
+   annotations, which refuses ``labels`` and ``annotations`` of the user that contradict them.
 3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add a refused one to ``test_spec_resolve.py``. Test the
    rendered object in ``tests/render/test_render_pods.py``.
 4. If the value conflicts with another key, refuse it in ``spec/rules.py``.

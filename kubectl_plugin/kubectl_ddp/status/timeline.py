@@ -33,7 +33,7 @@ class TimelineEvent:
     """``Normal`` or ``Warning``."""
     reason: str
     """Reason as one word."""
-    involved: str
+    object: str
     """Kind and name of the object, as in ``pod/digits-worker-1``."""
     message: str
     count: int = 1
@@ -48,11 +48,11 @@ class TimelineEvent:
 def history(snapshot: Snapshot, events: Iterable[Object]) -> list[TimelineEvent]:
     """Return the timeline, oldest entry first."""
     of_events = [_event(event) for event in events]
-    known = {(one.involved, one.reason) for one in of_events}
+    known = {(one.object, one.reason) for one in of_events}
     seen = [
         one
         for one in (*_states(snapshot.job), *_container_exits(snapshot.pods))
-        if (one.involved, one.reason) not in known
+        if (one.object, one.reason) not in known
     ]
     return sorted(dict.fromkeys([*of_events, *seen]), key=lambda one: one.time)
 
@@ -65,7 +65,7 @@ def _event(event: Object) -> TimelineEvent:
         time=_second(series.get("lastObservedTime") or next((time for time in times if time), "")),
         type=str(event.get("type") or NORMAL),
         reason=str(event.get("reason") or ""),
-        involved=f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
+        object=f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
         message=_clean(event.get("message")),
         count=int(event.get("count") or series.get("count") or 1),
     )
@@ -81,7 +81,7 @@ def _states(job: Object) -> Iterator[TimelineEvent]:
                 time=_second(condition["lastTransitionTime"]),
                 type=WARNING if word == "Failed" else NORMAL,
                 reason=str(condition.get("reason") or word),
-                involved=f"{kind.kind.lower()}/{job['metadata']['name']}",
+                object=f"{kind.kind.lower()}/{job['metadata']['name']}",
                 message=_clean(condition.get("message")),
             )
 
@@ -102,7 +102,7 @@ def _end(pod: str, status: Object, ended: dict[str, Any]) -> TimelineEvent:
         time=_second(ended.get("finishedAt") or ""),
         type=NORMAL if code in _NORMAL_EXITS else WARNING,
         reason=str(ended.get("reason") or "Terminated"),
-        involved=f"pod/{pod}",
+        object=f"pod/{pod}",
         message=f"Container {status['name']} {how}{exit_code}.",
     )
 

@@ -152,7 +152,7 @@ def table(timeline: list[TimelineEvent], now: float) -> Table:
             Cell(_format_age(one, now)),
             Cell(one.type, _color(one)),
             Cell(one.reason),
-            Cell(one.involved),
+            Cell(one.object),
             Cell(one.message),
         ]
         for one in timeline
@@ -186,7 +186,7 @@ def _print_one(one: TimelineEvent, options: Options) -> None:
 
 
 def _line(one: TimelineEvent, style: Style) -> str:
-    return f"{one.time}  {style.apply_color(one.type, _color(one))}  {one.reason}  {one.involved}  {one.message}"
+    return f"{one.time}  {style.apply_color(one.type, _color(one))}  {one.reason}  {one.object}  {one.message}"
 
 
 def _color(one: TimelineEvent) -> str:

@@ -14,7 +14,7 @@ EVENT = {
 
 def test_events_ends_of_containers_and_states_are_one_list_by_time() -> None:
     found = history(snapshot(job("Created", "Running"), pod(0, terminated(137))), [EVENT])
-    assert [(one.time[11:19], one.type, one.reason, one.involved) for one in found] == [
+    assert [(one.time[11:19], one.type, one.reason, one.object) for one in found] == [
         ("03:04:05", "Warning", "Terminated", "pod/digits-worker-0"),
         ("03:04:09", "Warning", "FailedScheduling", "pod/digits-worker-1"),
         ("03:05:05", "Normal", "PyTorchJobCreated", "pytorchjob/digits"),
