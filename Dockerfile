@@ -69,7 +69,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
  && pip --python /opt/ddp/bin/python check \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
-# Our code, without kubectl_ddp and ddp_controller, which pods of jobs do not need.
+# Our code, without kubectl_ddp, ddp_report and ddp_controller, which pods of jobs do not need.
 FROM base AS project
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \

@@ -4,6 +4,6 @@
 
     collect ─▶ Report ─▶ meeting ─▶ all reports ─▶ probing ─▶ all probes ─▶ checks ─▶ findings ─▶ present
 
-The package uses the standard library only and never torch, since torch may be the broken part. After the meeting, every
-step is a pure function of the exchanged reports and probes, so all nodes print the same table.
+The package never imports torch, since torch may be the broken part. After the meeting, every step is a pure function of
+the exchanged reports and probes, so all nodes print the same table.
 """

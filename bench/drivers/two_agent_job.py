@@ -93,7 +93,7 @@ class TwoAgentJob:
         return file
 
     def start(self, place: int) -> float:
-        """Start the agent of a node; return its Unix time."""
+        """Start the agent of a node; return the Unix time of the start."""
         folder = self.directory / f"run-{place}"
         folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
@@ -163,7 +163,7 @@ class TwoAgentJob:
         return time.time() - begun if code == 128 + signal.SIGTERM else None
 
     def kill(self, place: int) -> float:
-        """SIGKILL an agent, whose workers die with it, as a node that is lost; return its Unix time."""
+        """SIGKILL an agent, whose workers die with it, as a node that is lost; return the Unix time of the signal."""
         begun = time.time()
         self.agents[place].kill()
         self.agents[place].wait()

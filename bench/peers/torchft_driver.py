@@ -51,7 +51,7 @@ class TorchFt:
         self.lighthouse = self._start("lighthouse", command, {})
 
     def start(self, place: int) -> float:
-        """Start a replica; return its Unix time."""
+        """Start a replica; return the Unix time of the start."""
         begun = time.time()
         command = [sys.executable, str(SCRIPT), "--trace", str(self.log), "--replica", f"replica-{place}"]
         self.replicas[place] = self._start(
@@ -69,7 +69,7 @@ class TorchFt:
         return begun
 
     def kill(self, place: int) -> float:
-        """SIGKILL a replica; return its Unix time."""
+        """SIGKILL a replica; return the Unix time of the signal."""
         begun = time.time()
         self.replicas[place].kill()
         self.replicas[place].wait()

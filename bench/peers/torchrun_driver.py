@@ -117,7 +117,7 @@ class Torchrun:
         return None
 
     def end_agent(self, agent: int) -> float:
-        """SIGTERM an agent; return its Unix time."""
+        """SIGTERM an agent; return the Unix time of the signal."""
         begun = time.time()
         self.agents[agent].terminate()
         return begun

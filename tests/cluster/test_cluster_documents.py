@@ -35,7 +35,7 @@ def kubeconfig_of(space: Namespace) -> Path:
     return path
 
 
-def run_block(block: str, folder: Path, **environ: str) -> str:
+def run_block(block: str, folder: Path, *, timeout: float = 400, **environ: str) -> str:
     """Run the commands of a block in a folder, in which their state stays, and return their stdout."""
     path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
     done = captured(
@@ -43,12 +43,13 @@ def run_block(block: str, folder: Path, **environ: str) -> str:
         cwd=folder,
         env=os.environ | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(folder / "state")} | environ,
         stdin=subprocess.DEVNULL,
-        timeout=400,
+        timeout=timeout,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
+@pytest.mark.timeout(500)
 @pytest.mark.xdist_group("documents")  # two jobs of two pods with one core each could block each other
 @pytest.mark.parametrize("block", blocks("console", "cluster"))
 def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:

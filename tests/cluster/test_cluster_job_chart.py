@@ -103,7 +103,7 @@ def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Namespace) 
     [job] = [match[3] for match in FENCE.finditer(text) if match[1] == "yaml"]
     (space.home / "job.yaml").write_text(job.replace("registry.example.com/ddp-trainer:0.1.0", space.image))
     shown = [match[3] for match in FENCE.finditer(text) if (match[1], match[2]) == ("console", " kubectl")]
-    printed = run_block("".join(shown), space.home, KUBECONFIG=str(kubeconfig_of(space)))
+    printed = run_block("".join(shown), space.home, timeout=200, KUBECONFIG=str(kubeconfig_of(space)))
     for line in "".join(shown).splitlines():
         if not line.startswith(("$ ", "digits ")):  # columns with ages and image names vary
             assert line.replace("training", space.name) in printed.splitlines(), printed

@@ -16,7 +16,8 @@ from ddp_trainer.common.constants import Port
 from kubectl_ddp.values import network_peers
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "kubectl_plugin").rglob("*.py")])
+FOLDERS = ("trainer", "kubectl_plugin", "ddp_collectives", "ddp_preflight", "ddp_report", "ddp_workloads")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 PAGE = (ROOT / "docs" / "security.md").read_text()
 UNPICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 OBJECT_COLLECTIVES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -99,3 +100,10 @@ def test_a_page_that_speaks_of_gpus_has_a_row_and_links_to_it(page: Path) -> Non
 def test_every_page_has_a_row() -> None:
     missing = {*PAGES} - pages_of([row for rows in tables().values() for row in rows])
     assert {str(page.relative_to(ROOT)) for page in missing} == WITHOUT_PROMISE
+
+
+def test_the_figures_of_the_readme_say_that_they_are_gloos() -> None:
+    section = (ROOT / "README.md").read_text().partition("## What it does with faults\n")[2].partition("\n## ")[0]
+    [caption] = [block for block, after in itertools.pairwise(section.split("\n\n")) if after.startswith("|")]
+    assert "gloo" in caption
+    assert "not on GPUs" in caption

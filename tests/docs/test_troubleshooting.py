@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs/troubleshooting.md").read_text()
 MESSAGES = re.findall(r"^### `(.+)`$", PAGE, re.MULTILINE)
 TEXTS = {
     node.value
-    for folder in ("trainer", "kubectl_plugin")
+    for folder in ("trainer", "kubectl_plugin", "ddp_preflight", "ddp_report")
     for path in (ROOT / folder).rglob("*.py")
     for node in ast.walk(ast.parse(path.read_text()))
     if isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -5,7 +5,7 @@ import networkx as nx
 import pytest
 
 
-@pytest.mark.parametrize("package", ["ddp_trainer", "kubectl_ddp ddp_report"])
+@pytest.mark.parametrize("package", ["ddp_trainer ddp_preflight", "kubectl_ddp ddp_report"])
 def test_modules_form_no_import_cycle(package: str) -> None:
     graph = grimp.build_graph(*package.split(), cache_dir=None)
     modules = nx.DiGraph(
@@ -15,7 +15,7 @@ def test_modules_form_no_import_cycle(package: str) -> None:
     assert [sorted(part) for part in nx.strongly_connected_components(modules) if len(part) > 1] == []
 
 
-@pytest.mark.parametrize("package", ["ddp_trainer", "kubectl_ddp ddp_report"])
+@pytest.mark.parametrize("package", ["ddp_trainer ddp_preflight", "kubectl_ddp ddp_report"])
 def test_no_folder_has_more_than_25_modules(package: str) -> None:
     graph = grimp.build_graph(*package.split(), cache_dir=None)
     assert [each for each in graph.modules if len(graph.find_children(each)) > 25] == []

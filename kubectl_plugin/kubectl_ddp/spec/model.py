@@ -17,7 +17,7 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
    rendered object in ``tests/render/test_render_pods.py``.
 4. If the value conflicts with another key, refuse it in ``spec/rules.py``.
 5. Run ``make docs``, which also writes ``client/job_keys.py``. ``docs/cluster.md`` has the keys by topic; no other page
-   or list is to change.
+   or list has to change.
 """
 
 from __future__ import annotations

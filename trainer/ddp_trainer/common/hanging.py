@@ -149,7 +149,7 @@ Judgement = Callable[[RankStatus], bool]
 
 
 def find_culprits(statuses: Sequence[RankStatus], stands_still: Judgement = is_long) -> list[BlockingRank]:
-    """Return the ranks without progress that all others wait for; empty where the looks do not show any."""
+    """Return the ranks without progress that all others wait for; empty where the states do not show any."""
     if any(status.state is RankState.TRACED for status in statuses):
         return []
     if absent := _absent_ranks(statuses):

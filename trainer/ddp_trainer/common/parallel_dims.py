@@ -21,7 +21,7 @@ How to add a dimension, for example ``cp`` between ``shard`` and ``tp``:
    cannot work with it are in ``common/trainer_options.py``. ``layout_violations`` in
    ``kubectl_ddp/spec/trainer_arguments.py`` makes ``submit`` refuse the same.
 3. What the ranks compute is a function of a module in ``train/parallel`` (in the form of ``apply_tp``), called by
-   ``_spread_out`` of ``train/loop/group_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
+   ``_shard_model`` of ``train/loop/group_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
    the example of ranks that compute parts of the same samples). ``forward`` returns the complete losses on all of
    them, and ``computes_together`` is True. With dropout, ranks with the same samples draw the same mask:
    ``train/mesh/device_mesh.py``.

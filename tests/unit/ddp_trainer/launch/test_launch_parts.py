@@ -312,7 +312,7 @@ class TestLines:
             for rank in (None, 3, 0):
                 prefix.rank = rank
                 os.write(sink, b"x\n")
-                pump.catch_up()
+                pump.catch_up(60)
         lines = (tmp_path / "console").read_bytes()
         assert lines == b"[${role_name} ?] x\n[${role_name} 3] x\n[${role_name} 0] x\n"
 

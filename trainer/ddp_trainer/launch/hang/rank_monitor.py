@@ -214,7 +214,7 @@ class RankWatch:
 
 
 def with_response(status: RankStatus, path: Path) -> RankStatus:
-    """Return the look with the worker's answer added; unchanged if the answer cannot be read."""
+    """Return the state with the worker's answer added; unchanged if the answer cannot be read."""
     try:
         answer: dict[str, Any] = json.loads(path.read_text())
         recorded = [

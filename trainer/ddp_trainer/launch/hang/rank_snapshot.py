@@ -74,7 +74,7 @@ class RankSummaryReader:
     """Outlines of the local ranks. Keeps their flight recorder positions between two calls."""
 
     _read: dict[int, tuple[RankWatch, float, RankStatus]] = field(default_factory=dict)
-    """Local rank → watch, monotonic time at which its flight recorder was read, and the look with its contents."""
+    """Local rank → watch, monotonic time at which its flight recorder was read, and the state with its contents."""
 
     async def of(self, watches: Sequence[RankWatch]) -> list[dict[str, Any]]:
         """Return an outline of every rank, without any work for Python in the workers."""
@@ -125,7 +125,7 @@ async def collect_snapshots(watches: Sequence[RankWatch]) -> list[RankStatus]:
 
 
 async def _with_record(watch: RankWatch, status: RankStatus) -> RankStatus:
-    """Add its positions in groups to the look, and its collectives if its Python did not answer."""
+    """Add its positions in groups to the state, and its collectives if its Python did not answer."""
     recorded = await asyncio.to_thread(recorded_by_torch, watch, status)
     return replace(status, positions=recorded.positions) if status.stack else recorded
 
@@ -148,7 +148,7 @@ async def _take_snapshot(watch: RankWatch, status: RankStatus) -> dict[str, Any]
 
 
 def recorded_by_torch(watch: RankWatch, status: RankStatus) -> RankStatus:
-    """Return the look with collectives and positions of torch's flight recorder, which answers even if Python
+    """Return the state with collectives and positions of torch's flight recorder, which answers even if Python
     cannot.
     """
     try:

@@ -30,9 +30,9 @@ the error file, the termination message and the launcher's last line.
 How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
 Causes in ``CHARGED`` count against ``--max-restarts``; of the others, ``PREEMPTION`` is limited, by
 ``UNEXPLAINED_STOPS``. A code in ``HOPELESS`` ends the run without a restart. ``decide_restart`` in
-``launch/rendezvous/group_formation.py`` applies them; ``test_restart_budget.py`` plays deaths. "What happens when" in
-``docs/launcher.md`` has what counts, and nothing else is to change. A new reason for the error file and the log is a
-member of ``FailureReason`` and a row in ``launch/failures.py``, with its words there.
+``launch/rendezvous/group_formation.py`` applies them; ``test_restart_budget.py`` plays deaths. Update
+"What happens when" in ``docs/launcher.md``; nothing else has to change. A new reason for the error file and the log is
+a member of ``FailureReason`` and a row in ``launch/failures.py``, with its words there.
 
 How to add an exit code: a member of ``Exit`` in ``common/constants.py``; a row of the table above; where it is
 returned, a subclass of ``TrainError`` (``train/utils/errors.py``) or a ``Finish`` of the agent; its words in

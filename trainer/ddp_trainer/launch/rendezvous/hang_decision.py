@@ -1,6 +1,6 @@
 """Hang decision of the store: compare the state of all ranks and identify those that the others wait for.
 
-:class:`HangAnalyzer` receives alarms and looks from the agents and returns the next message to them. It uses neither
+:class:`HangAnalyzer` receives alarms and states from the agents and returns the next message to them. It uses neither
 sockets nor a clock.
 """
 
@@ -17,12 +17,12 @@ from ddp_trainer.launch.rendezvous.node_registry import RegisteredAgent
 FRESH_SECONDS: Final = 5.0
 """Looks that were taken further apart than this do not show one moment."""
 ASK_SECONDS: Final = 0.5
-"""Alarms within this time get one request for looks."""
+"""Alarms within this time get one request for states."""
 
 
 @dataclass(slots=True)
 class HangAnalyzer:
-    """Decision about hanging ranks in one generation, from the looks of its agents."""
+    """Decision about hanging ranks in one generation, from the states of its agents."""
 
     _statuses: dict[str, tuple[float, tuple[RankStatus, ...]]] = field(default_factory=dict)
     _asked_at: float = -FRESH_SECONDS
@@ -34,8 +34,8 @@ class HangAnalyzer:
         """Process a report of a rank without progress, and yield each agent with running workers with its message.
 
         Args:
-            agent: Agent that sent the report. Its looks count only for its own ranks.
-            message: Alarm or looks of the agent.
+            agent: Agent that sent the report. Its states count only for its own ranks.
+            message: Alarm or states of the agent.
             busy: Agents with running workers.
             now: Current time, in seconds.
         """
@@ -52,16 +52,16 @@ class HangAnalyzer:
     def update(
         self, token: str, message: SuspectHang | RankStates, expected: Collection[str], now: float
     ) -> Show | HangingRanks | None:
-        """Process an alarm or looks, and return the next message to all agents with running workers.
+        """Process an alarm or states, and return the next message to all agents with running workers.
 
         Args:
             token: Token of the agent that sent the message.
-            message: Alarm or looks of the agent.
-            expected: Tokens of the agents whose looks are needed for a decision.
+            message: Alarm or states of the agent.
+            expected: Tokens of the agents whose states are needed for a decision.
             now: Current time, in seconds.
 
         Returns:
-            A request for looks, a decision, or None if there is nothing new.
+            A request for states, a decision, or None if there is nothing new.
         """
         if isinstance(message, RankStates):
             self._statuses[token] = (now, message.ranks)
@@ -72,7 +72,7 @@ class HangAnalyzer:
         return Show(generation=message.generation)
 
     def _decide(self, expected: Collection[str], now: float, generation: int) -> HangingRanks | None:
-        """Return the decision when all looks are fresh; None before, and if it has not changed."""
+        """Return the decision when all states are fresh; None before, and if it has not changed."""
         fresh = {known for known, (when, _) in self._statuses.items() if when >= now - FRESH_SECONDS}
         if not fresh.issuperset(expected):
             return None

@@ -91,7 +91,7 @@ class HangPolicy:
 
     @property
     def poll_interval_seconds(self) -> float:
-        """Interval between looks at the ranks, in seconds: a twentieth of the lowest limit, from 0.05 to 0.5."""
+        """Interval between observations of the ranks, in seconds: a twentieth of the lowest limit, from 0.05 to 0.5."""
         shortest = min(FLOORS.values()) if self.floor is None else self.floor
         return min(0.5, max(0.05, shortest / 20))
 
@@ -120,7 +120,7 @@ class StepTimeHistory:
     """Longest stay in the first steps of earlier workers, in seconds. None if no worker has finished its first steps.
     """
     moves: int = 0
-    """Number of looks since the start that found the rank at another place than the look before."""
+    """Number of observations since the start that found the rank at another place than the one before."""
     durations: dict[str, deque[float]] = field(default_factory=dict)
     longest_first: float = 0.0
     """Longest stay in the rank's own first steps, in seconds."""

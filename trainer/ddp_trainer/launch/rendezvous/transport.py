@@ -138,7 +138,7 @@ class StaticLink(_LocalLink):
                 self._notify_listener(messages.Part())
             case messages.SuspectHang() | messages.RankStates() if (
                 self._place.node_count == 1
-            ):  # with more nodes, none has all looks
+            ):  # with more nodes, none has all states
                 if reply := self._hangs.update(self._token, message, {self._token}, self._loop.time()):
                     self._notify_listener(reply)
 

@@ -77,7 +77,7 @@ def _left_to_gloo(name: str) -> Callable[..., Any]:
 
 
 class AbortableGloo(dist.ProcessGroup):
-    """gloo process group with abortable waits for all collectives that ``torch.distributed.tensor`` uses in layers.
+    """gloo process group with abortable waits for the collectives of tensor parallelism, FSDP and replicas.
 
     Point-to-point messages, ``alltoall`` and ``reduce_scatter`` are passed to gloo and cannot be aborted.
     """

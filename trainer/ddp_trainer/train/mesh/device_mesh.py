@@ -124,7 +124,10 @@ def _create_dim_group(
 
 
 def _needs_abort(dimension: MeshDimension, group: Group) -> bool:
-    """Return True if the group needs abortable gloo. Stages of a pipeline only exchange point-to-point messages."""
+    """Return True if the group needs abortable gloo.
+
+    The group of ``pp`` stays plain gloo: most of its messages are point-to-point, whose waits cannot be polled.
+    """
     return group.backend == "gloo" and not dimension.splits_layers
 
 
