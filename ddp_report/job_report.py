@@ -50,7 +50,7 @@ class Report:
     """Source of the numbers, as words."""
     measured: JobTimeSeries | None
     earlier: EarlierPods
-    """What pods before the last suspension reported."""
+    """Reports of the pods before the last suspension."""
     story: tuple[str, ...]
     """One to three sentences; empty if nothing is known."""
     facts: tuple[Fact, ...]

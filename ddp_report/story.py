@@ -23,7 +23,7 @@ _ENDS: Final = {
     FailureReason.EARLY_EXIT: "exited before the others",
     FailureReason.LAUNCHER_CRASH: "died with its launcher",
 }
-"""What a worker did, by reason; ``failed`` for all others."""
+"""End of a worker as a verb, by reason; ``failed`` for all others."""
 
 
 def summarize_run(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def _summarize_failures(failures: Sequence[WorkerFailure], start: float) -> Iter
 
 
 def _summarize_recovery(failure: WorkerFailure) -> Iterator[str]:
-    """Yield how the group went on. Times of readings are upper bounds."""
+    """Yield how the group recovered. Times of readings are upper bounds."""
     before, after = failure.ranks_before, failure.ranks_after
     if before is None or after is None:
         return

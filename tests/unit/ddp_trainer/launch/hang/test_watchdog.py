@@ -73,7 +73,7 @@ def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp
 
 
 async def longest_steps(folder: Path, *, survives: bool) -> list[float]:
-    """Return the seconds to leave: at first, after steps, after another group; then those of a process in first steps."""
+    """Return seconds to leave: at first, after steps, after another group; then those of a process in first steps."""
     guard = a_guard(folder)
     cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
