@@ -15,8 +15,9 @@ How to add a metric:
 3. Add a panel in ``tools/dashboards`` if it helps on call. A metric that a short run lacks has a line in
    ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
 4. Run ``make docs manifests``; no other page lists metrics. Tests: ``Journal`` in
-   ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, and ``pod`` in ``test_metrics_collector.py``
-   reports everything once.
+   ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, ``test_metrics_layouts.py`` what
+   only several ranks report, and ``pod`` in ``test_metrics_collector.py`` every gauge once. A counter that stays 0 in a
+   healthy job has a line in ``NEVER`` of ``bench/drivers/simulated_ranks.py``.
 """
 
 from __future__ import annotations
