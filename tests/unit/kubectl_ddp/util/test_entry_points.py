@@ -21,6 +21,11 @@ def test_every_command_of_another_package_is_registered() -> None:
     assert {EntryPoint(name, registered[name], "").load().name for name in registered} == set(added)
 
 
+def test_the_report_of_the_python_client_is_registered() -> None:
+    registered = PROJECT["entry-points"]["kubectl_ddp.reports"]
+    assert [EntryPoint(name, registered[name], "").load().__name__ for name in registered] == ["write_report"]
+
+
 def test_a_command_that_no_installed_package_registers_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ No case lets a stale writer back in:
 - The fences of one store increase. So do those of successive stores, if an agent reports the last fence to the new one.
   The older of two groups is therefore never further ahead, and the greater number decides.
 - Once a group with a plausible fence has written, the group that it replaced stays out, also when its store gives it
-  greater fences. A new group whose clocks are ahead is refused too, because it cannot be distinguished from that one.
+  greater fences. A new group whose clocks are ahead is refused as well: it looks the same as the group that stays out.
 - On a machine whose clock is ahead, fences are plausible that are not so elsewhere. Its group can replace the claim of
   a group with the right clock. That group then ends by rule 2, so the two never publish side by side.
 

@@ -6,8 +6,8 @@
 How to add a field to the checkpoint:
 
 1. Here: an attribute of :class:`TrainState`, an item of :meth:`TrainState.replicated`, and a line in
-   :meth:`TrainState.load_replicated` with a default for earlier checkpoints. Every form of a checkpoint has it then,
-   and so has a rank that receives its state from a peer; formats and manifest stay as they are.
+   :meth:`TrainState.load_replicated` with a default for earlier checkpoints. All forms of a checkpoint then have it,
+   and ranks that receive their state from a peer. Formats and manifest do not change.
 2. A value of the steps is set in ``commit_step`` of ``train/step.py`` from the decision, which is equal on all ranks.
 3. Test in ``tests/unit/ddp_trainer/train/test_run.py`` that a resumed run has it. No page lists the fields.
 """
