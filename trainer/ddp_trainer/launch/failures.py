@@ -1,15 +1,19 @@
-"""Failures of workers: their class, the cause among several, and how the launcher prints and ends with them.
+"""Failures of workers: what each costs (tables), its class (:func:`reason_of`), and what follows (:class:`Budget`).
 
 :class:`FailureBuilder` describes a worker that exited or left its group, from its exit code, its error file, its stderr
-and the kernel's OOM counter. :func:`reason_of` returns the class of such a failure.
-:func:`root_cause` selects the cause among the failures of several ranks.
+and the kernel's OOM counter. :func:`root_cause` selects the cause among the failures of several ranks.
+:meth:`Budget.decide_restart` then decides whether another group follows. :func:`finish_of` makes the agent's last
+action, and :func:`lines` the last lines of the launcher.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
 failure with the reason "a peer has gone" is never the first failure if there is another one. A worker that SIGTERM
 stopped without a request of its agent, or a rank that exited with 0 before, is also the cause of such a failure.
 
-What the exit code of a worker costs is a table in :mod:`ddp_trainer.launch.protocol.exit_codes`. :func:`finish_of`
-makes the agent's last action, and :func:`lines` the last lines of the launcher.
+How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
+Causes in ``CHARGED`` count against ``--max-restarts``; of the others, ``PREEMPTION`` is limited, by
+``UNEXPLAINED_STOPS``. A code in ``HOPELESS`` ends the run without a restart. ``test_restart_budget.py`` plays deaths.
+Update "What happens when" in ``docs/launcher.md``; nothing else has to change. A new reason for the error file and the
+log is a member of ``FailureReason`` and a row in ``_REASON_OF_SIGNAL`` or ``_REASON_OF_MESSAGE``.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import Env, Exit, FailureReason
+from ddp_trainer.common.constants import Env, Exit, FailureReason, RestartCause
 from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, nccl_config_error
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.common.safe_text import clean_text
@@ -32,8 +36,51 @@ from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
-from ddp_trainer.launch.protocol.messages import Failure, Over, Verdict
+from ddp_trainer.launch.protocol.messages import Failure, Over, Policy, Verdict
 from ddp_trainer.process.worker_protocol import Left
+
+CAUSE_OF_CODE: Final = {
+    int(Exit.TERMINATED): RestartCause.PREEMPTION,
+    int(Exit.STALE_GENERATION): RestartCause.PREEMPTION,
+    int(Exit.HANG): RestartCause.HANG,
+}
+"""Cause of a restart, by the exit code of the failed worker. Any other code is a plain failure.
+
+A worker that died of signal ``n`` has the code 128 + ``n``.
+"""
+
+CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
+"""Causes that use up the restart budget, ``--max-restarts``. The other causes are free."""
+
+HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART), int(Exit.NOT_FIT)})
+"""Codes that no restart can fix: an invalid command line, a worker that requests no restart, unfit nodes."""
+
+CODES_OF_A_REQUESTED_STOP: Final = {
+    Exit.TERMINATED,
+    Exit.STALE_GENERATION,
+    Exit.SIGNAL_BASE + signal.SIGKILL,
+    Exit.SIGNAL_BASE + signal.SIGINT,
+    Exit.SIGNAL_BASE + signal.SIGHUP,
+}
+"""Exit codes that do not count as failures while the agent stops its workers.
+
+Of a worker that exits by itself, :data:`CAUSE_OF_CODE` classifies the code.
+"""
+
+UNEXPLAINED_STOPS: Final = 10
+"""Number of times in a row that a group may stop with a free exit code and all its members. After that, a stop is a
+failure.
+
+Without this limit, a script that always exits with 143 would restart forever.
+"""
+MOST_REPEATS: Final = 3
+"""Number of groups in a row that may end with the same error before the first step of the run."""
+REPEATABLE: Final = frozenset(
+    {FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM, FailureReason.OTHER}
+)
+"""Reasons of failures that the program itself causes. A signal, a lost peer or a GPU may be gone the next time."""
+_INCURABLE: Final = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
+"""Exceptions before the first step that are the same at every start."""
 
 OF_A_COLLECTIVE: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT}
 """Reasons of failures of a collective, which count in the rank's metrics file."""
@@ -242,6 +289,107 @@ def root_cause(first: Failure, other: Failure) -> Failure:
     return cause
 
 
+def _order(failure: Failure) -> tuple[int, float]:
+    """Sort key: failures with a cause of their own, then those that explain only the failures of their peers."""
+    explains_peers = (FailureReason.SIGTERM, FailureReason.EARLY_EXIT)
+    if failure.reason in explains_peers:
+        return 1 + explains_peers.index(failure.reason), failure.timestamp
+    return 3 if failure.reason in CONSEQUENCES else 0, failure.timestamp
+
+
+@dataclass(slots=True)
+class Budget:
+    """Restarts of one run."""
+
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Cause → count over the run so far."""
+    has_stepped: bool = False
+    """A worker of the run has taken a step, or may have."""
+    hopeless_after: int = 0
+    """Number of groups in a row after whose equal error the run was given up; 0 if it was not."""
+    _repeats: int = 0
+    _repeated: tuple[int, str] = (0, "")
+    """Exit code and message of the last error before the first step."""
+    _unexplained: int = 0
+    _lost: set[str] = field(default_factory=set)
+    """Names of lost members whose successors have not come. Their launchers may have crashed."""
+
+    def left(self, policy: Policy | None) -> int:
+        """Return the number of restarts that failures may still use; 0 without a policy."""
+        spent = sum(self.restarts.get(cause, 0) for cause in CHARGED)
+        return max(0, policy.max_restarts - spent) if policy else 0
+
+    def merge_counts(self, restarts: Mapping[str, int]) -> None:
+        """Merge the counts that another node has reported of the same run. The larger count wins."""
+        causes = restarts.keys() | self.restarts.keys()
+        self.restarts = {cause: max(restarts.get(cause, 0), self.restarts.get(cause, 0)) for cause in causes}
+
+    def decide_restart(self, first: Failure | None, policy: Policy | None, *, membership_changed: bool) -> int:
+        """Return the exit code of a run that is given up; 0 if another group follows, whose restart is then counted.
+
+        Args:
+            first: First failure of the group; None if there was none.
+            policy: Settings of the run.
+            membership_changed: Whether the group ended because of a lost, new or leaving node.
+        """
+        cause = RestartCause.RESIZE if membership_changed or first is None else self._cause_of(first)
+        self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
+        if first is not None and cause in CHARGED:
+            if self._cannot_heal(first):
+                self.hopeless_after = self._repeats
+                return exit_codes.of_given_up_run(first.exit_code)
+            if first.exit_code in HOPELESS or self.left(policy) == 0:
+                return exit_codes.of_given_up_run(first.exit_code)
+        self.count(cause)
+        return 0
+
+    def _cannot_heal(self, first: Failure) -> bool:
+        """Return whether an error before the first step of the run would only come again."""
+        if self.has_stepped or first.reason not in REPEATABLE:
+            self._repeats = 0
+            return False
+        error = first.exit_code, first.message.partition("\n")[0]
+        self._repeats = self._repeats + 1 if error == self._repeated else 1
+        self._repeated = error
+        return self._repeats >= MOST_REPEATS or type_of(first.exit_code, first.message) in _INCURABLE
+
+    def record_lost_member(self, name: str) -> None:
+        """Record that a member of the newest group was lost: its launcher may have crashed."""
+        self._lost.add(name)
+
+    def count_crash(self, name: str, crash: Failure | None, policy: Policy | None) -> int:
+        """Count the crash of a lost member's launcher as a failure. Returns the exit code of a run that is given up; 0
+        if it continues.
+
+        Each loss of a member is charged once, to the agent that has its name next. An agent outside of the group, such
+        as a spare, is charged nothing; its resident parent limits its crashes.
+
+        Args:
+            name: Name of the agent that follows in the same pod.
+            crash: Crash that it reports; None if there was none.
+            policy: Settings of the run.
+        """
+        if name not in self._lost:
+            return 0
+        self._lost.remove(name)
+        if crash is None:
+            return 0
+        if self.left(policy) == 0:
+            return exit_codes.of_given_up_run(crash.exit_code)
+        self.count(RestartCause.FAILURE)
+        return 0
+
+    def count(self, cause: RestartCause) -> None:
+        """Count a restart."""
+        self.restarts[cause.value] = self.restarts.get(cause, 0) + 1
+
+    def _cause_of(self, first: Failure) -> RestartCause:
+        cause = CAUSE_OF_CODE.get(first.exit_code, RestartCause.FAILURE)
+        if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
+            return RestartCause.FAILURE
+        return cause
+
+
 def sanitize_text(text: str, limit: int) -> str:
     """Return text of a worker in at most ``limit`` characters, without secrets and terminal controls.
 
@@ -274,14 +422,6 @@ def oom_kill_count(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         return int(counters.get("oom_kill", 0))
     except (OSError, ValueError):
         return 0
-
-
-def _order(failure: Failure) -> tuple[int, float]:
-    """Sort key: failures with a cause of their own, then those that explain only the failures of their peers."""
-    explains_peers = (FailureReason.SIGTERM, FailureReason.EARLY_EXIT)
-    if failure.reason in explains_peers:
-        return 1 + explains_peers.index(failure.reason), failure.timestamp
-    return 3 if failure.reason in CONSEQUENCES else 0, failure.timestamp
 
 
 def _signal(exit_code: int) -> signal.Signals | None:
@@ -346,19 +486,6 @@ def describe_failure(failure: Failure) -> str:
     return f"{who} failed first, it {what}{hint}."
 
 
-CODES_OF_A_REQUESTED_STOP: Final = {
-    Exit.TERMINATED,
-    Exit.STALE_GENERATION,
-    Exit.SIGNAL_BASE + signal.SIGKILL,
-    Exit.SIGNAL_BASE + signal.SIGINT,
-    Exit.SIGNAL_BASE + signal.SIGHUP,
-}
-"""Exit codes that do not count as failures while the agent stops its workers.
-
-Of a worker that exits by itself, :data:`~ddp_trainer.launch.protocol.exit_codes.CAUSE_OF_CODE` classifies the code.
-"""
-
-
 def finish_of(over: Over) -> Finish:
     """Return the agent's last action after the store's :class:`Over`.
 
@@ -369,9 +496,9 @@ def finish_of(over: Over) -> Finish:
         sentence = "The run was complete before this pod came." if over.late else ""
         return Finish(Exit.SUCCESS, sentence, None, over.restarts, over.summary)
     why = "The run was given up before this pod came." if over.late else ""
-    is_hopeless = over.failure is not None and over.failure.exit_code in exit_codes.HOPELESS
+    is_hopeless = over.failure is not None and over.failure.exit_code in HOPELESS
     if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not is_hopeless:
-        spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
+        spent = sum(over.restarts.get(cause, 0) for cause in CHARGED)
         why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
     if over.failure is not None and not over.late and over.repeats:
         why = _no_restart_reason(over.repeats)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.failures import CHARGED
 from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, list_gpu_uuids
@@ -117,7 +117,7 @@ def place_in(
         "MASTER_ADDR": generation.master_address,
         "MASTER_PORT": str(generation.master_port),
         "TORCHELASTIC_RUN_ID": launch.run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in exit_codes.CHARGED)),
+        "TORCHELASTIC_RESTART_COUNT": str(sum(generation.restarts.get(cause, 0) for cause in CHARGED)),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.max_restarts),
         # Rank 0 hosts the store of the ranks itself, at a port that no earlier attempt has used. A store that
         # outlives an attempt would return the addresses of dead ranks.

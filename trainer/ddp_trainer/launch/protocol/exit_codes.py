@@ -1,4 +1,4 @@
-"""Exit codes of a pod, which controllers act on, and what the exit code of a worker costs.
+"""Exit codes of a pod, which controllers act on.
 
 ===================================================  =====  ====================================
 event                                                code   action of the controller
@@ -27,43 +27,22 @@ A worker whose GPU failed also exits with 173. It is restarted, as after every f
 ``--max-restarts 0`` is a budget that is spent from the start. The worker's own code, such as 139 after SIGSEGV, is in
 the error file, the termination message and the launcher's last line.
 
-How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
-Causes in ``CHARGED`` count against ``--max-restarts``; of the others, ``PREEMPTION`` is limited, by
-``UNEXPLAINED_STOPS``. A code in ``HOPELESS`` ends the run without a restart. ``decide_restart`` in
-``launch/rendezvous/group_formation.py`` applies them; ``test_restart_budget.py`` plays deaths. Update
-"What happens when" in ``docs/launcher.md``; nothing else has to change. A new reason for the error file and the log is
-a member of ``FailureReason`` and a row in ``launch/failures.py``, with its words there.
-
 How to add an exit code: a member of ``Exit`` in ``common/constants.py``; a row of the table above; where it is
 returned, a subclass of ``TrainError`` (``train/utils/errors.py``) or a ``Finish`` of the agent; its words in
 ``describe_exit_code`` of ``kubectl_ddp/status/termination_message.py``; its row in ``docs/exit-codes.md``.
 ``test_exit_codes.py`` fails without them.
+
+What the exit code of a worker costs is in :mod:`ddp_trainer.launch.failures`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ddp_trainer.common.constants import Exit, RestartCause
+from ddp_trainer.common.constants import Exit
 
 RETRYABLE: Final = 128
 """Lowest code at which a controller recreates the pod. Below it, the controller gives up."""
-
-CAUSE_OF_CODE: Final = {
-    int(Exit.TERMINATED): RestartCause.PREEMPTION,
-    int(Exit.STALE_GENERATION): RestartCause.PREEMPTION,
-    int(Exit.HANG): RestartCause.HANG,
-}
-"""Cause of a restart, by the exit code of the failed worker. Any other code is a plain failure.
-
-A worker that died of signal ``n`` has the code 128 + ``n``, see :func:`of_wait_status`.
-"""
-
-CHARGED: Final = (RestartCause.FAILURE, RestartCause.HANG)
-"""Causes that use up the restart budget, ``--max-restarts``. The other causes are free."""
-
-HOPELESS: Final = frozenset({int(Exit.USAGE), int(Exit.DO_NOT_RESTART), int(Exit.NOT_FIT)})
-"""Codes that no restart can fix: an invalid command line, a worker that requests no restart, unfit nodes."""
 
 
 def of_wait_status(returncode: int) -> int:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures import root_cause, shorten
+from ddp_trainer.launch.failures import Budget, root_cause, shorten
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS
@@ -38,7 +38,6 @@ from ddp_trainer.launch.protocol.messages import Failure, Over, Part, Verdict
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.group_formation import (
     MAX_NOTIFIED_NODES,
-    Budget,
     JoinChecks,
     JoinWindow,
     WaitingNotifier,
