@@ -46,7 +46,7 @@ class Share:
 def shares_of(cluster: Object, clusters: Sequence[Object], usage: Usage) -> list[Share]:
     """Return the quotas of a ClusterQueue.
 
-    Quotas of Cohort objects are not counted.
+    Quotas of Cohort objects and of parents of a cohort are not counted.
 
     Args:
         cluster: The ClusterQueue.

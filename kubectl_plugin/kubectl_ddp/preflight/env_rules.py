@@ -41,6 +41,7 @@ _NEVER_MEANT: Final = ("lo", "docker", "veth", "cali", "cni", "pod-id-link")
 _LEVELS: Final = ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL")
 _DEBUG_LEVELS: Final = ("", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE")
 _MANY_RANKS: Final = 8
+_EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 _EFA: Final = ("aws libfabric", "libfabric", "ofi")
 _EFA_OBSOLETE: Final = ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_USE_DEVICE_RDMA")
 _EFA_NEEDLESS: Final = ("RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE", "FI_PROVIDER", "NCCL_BUFFSIZE")
@@ -62,7 +63,13 @@ def environment_findings(spec: JobSpec, *, is_one_machine: bool = False) -> Iter
         is_one_machine: True if all nodes are on one machine, as in a local job.
     """
     cpus = spec.cpu.millis / 1000
-    facts = Facts(nodes=spec.nnodes.maximum, nproc=spec.nproc, cpus=cpus, is_one_machine=is_one_machine)
+    facts = Facts(
+        rdma_resource=spec.rdma.resource if spec.rdma else None,
+        nodes=spec.nnodes.maximum,
+        nproc=spec.nproc,
+        cpus=cpus,
+        is_one_machine=is_one_machine,
+    )
     for found in run_checks(JOB_CHECKS, spec.env, facts, spec.env.get(Env.LINT_IGNORE, "")):
         severity = finding.Severity(found.severity)
         yield finding.Finding(severity, found.message, found.fix, (found.source,), found.name, found.rule)
@@ -152,7 +159,7 @@ def _check_disabled_features(environment: Environment, _: Facts) -> Iterator[Fin
         yield _warn("N15", "NCCL_MNNVL_ENABLE", message, lint.issue("NVIDIA/nccl", 1925), fix)
 
 
-def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
+def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
     value = environment.get(_IFNAME, "").strip()
     excluded = [word.removeprefix("=") for word in split_list(value.removeprefix("^"))]
     missing = [name for name in _NEVER_MEANT if not any(name.startswith(word) for word in excluded)]
@@ -182,6 +189,10 @@ def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
         if name in environment:
             message = f"{name}={environment[name]} is obsolete with EFA: its plugin sets what is needed."
             yield _warn("N22", name, message, env_values.EFA)
+    # EFA is no InfiniBand to NCCL, and works by a plugin.
+    if is_one(environment.get("NCCL_IB_DISABLE", "")) and facts.rdma_resource not in {None, _EFA_RESOURCE}:
+        message = f"NCCL_IB_DISABLE=1 leaves the {facts.rdma_resource} of the job idle, and all goes over TCP."
+        yield _warn("N46", "NCCL_IB_DISABLE", message, lint.env("NCCL_IB_DISABLE"))
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")
     if host not in {"", "localhost", "127.0.0.1", "::1"}:
         message = (

@@ -1,4 +1,4 @@
-"""Rules about the environment variables of NCCL and torch that do not fit a node, or with which no run starts.
+"""Rules about environment variables of NCCL and torch with which no run starts, here or on any node.
 
 ``ddp-launch`` applies them to its own environment, with the facts of its node. ``kubectl ddp render`` and ``preflight``
 apply them to a job, beside rules about values alone (:mod:`kubectl_ddp.preflight.env_values`). Standard library only.
@@ -95,7 +95,7 @@ class Severity(StrEnum):
     """Severity of a finding."""
 
     ERROR = "error"
-    """The run will fail, hang or compute wrong results."""
+    """The run will fail, hang or compute something else than was asked for."""
     WARNING = "warning"
     """The run will be slow or fragile."""
 
@@ -110,6 +110,8 @@ class Facts:
     """Interface that routes to the other nodes."""
     rdma_devices: tuple[str, ...] | None = None
     """InfiniBand and RoCE devices of the node."""
+    rdma_resource: str | None = None
+    """Resource by which the pods request RDMA devices."""
     nodes: int | None = None
     """Largest number of nodes of the run."""
     nproc: int | None = None
@@ -243,13 +245,10 @@ def _check_family(environment: Environment, _: Facts) -> Iterator[Finding]:
 
 def _check_rdma(environment: Environment, facts: Facts) -> Iterator[Finding]:
     network = environment.get("NCCL_NET", "").strip().lower()
-    is_disabled, devices = is_one(environment.get("NCCL_IB_DISABLE", "")), facts.rdma_devices
-    if is_disabled and network == "ib":
+    devices = facts.rdma_devices
+    if network == "ib" and is_one(environment.get("NCCL_IB_DISABLE", "")):
         message = "NCCL_NET=IB requires RDMA, and NCCL_IB_DISABLE=1 disables it: the start fails."
         yield Finding("N45", "NCCL_IB_DISABLE", message, "Delete one of them.", env("NCCL_IB_DISABLE"))
-    elif is_disabled and devices:
-        message = f"NCCL_IB_DISABLE=1 leaves {', '.join(devices)} idle, and all goes over TCP."
-        yield Finding("N46", "NCCL_IB_DISABLE", message, "Delete it.", env("NCCL_IB_DISABLE"))
     if network == "ib" and devices == ():
         message = "NCCL_NET=IB requires RDMA, and this node has no device under /sys/class/infiniband."
         fix = "Request the device in the pod, or delete it to use TCP."
@@ -283,9 +282,10 @@ def _check_nccl(environment: Environment, _: Facts) -> Iterator[Finding]:
 
 
 def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
-    if "LOCAL_RANK" in environment and "TORCHELASTIC_RUN_ID" in environment:
-        message = "LOCAL_RANK is set: this launcher runs inside a worker of another one, so each worker starts its own."
-        yield Finding("T13", "LOCAL_RANK", message, "Start one launcher per node.", _ELASTIC, Severity.WARNING)
+    workers = number(environment.get("LOCAL_WORLD_SIZE", "")) or 1
+    if "TORCHELASTIC_RUN_ID" in environment and workers > 1:
+        message = f"LOCAL_WORLD_SIZE={workers}: workers of another launcher start this one, each for a run of its own."
+        yield Finding("T13", "LOCAL_WORLD_SIZE", message, "Start one launcher per node.", _ELASTIC)
     debug = environment.get(DISTRIBUTED_DEBUG, "").strip()
     if debug.upper() not in {"", "OFF", "INFO", "DETAIL"}:
         message = f"{DISTRIBUTED_DEBUG}={debug} is refused by torch when the ranks meet."

@@ -12,7 +12,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 
 _CONCERNED: Final = (
-    *("NCCL_", "TORCH_", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_EFA_", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK"),
+    *("NCCL_", "TORCH_", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "LOCAL_WORLD_SIZE"),
 )
 """Prefixes of the variable names that rules are about."""
 
