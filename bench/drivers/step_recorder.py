@@ -100,8 +100,8 @@ class StepRecorder:
     def __enter__(self) -> Self:
         """Start to follow the pods that exist, and later ones."""
         self._pods.read()
-        self._follow_new_pods()
-        self._watch = threading.Thread(target=self._pods.run, args=(self._follow_new_pods,), daemon=True)
+        self._read_new_pods()
+        self._watch = threading.Thread(target=self._pods.run, args=(self._read_new_pods,), daemon=True)
         self._watch.start()
         return self
 
@@ -112,14 +112,14 @@ class StepRecorder:
         for thread in (self._watch, *self._threads.values()):
             thread.join()
 
-    def _follow_new_pods(self) -> None:
+    def _read_new_pods(self) -> None:
         for pod in self._pods.objects():
             if pod["metadata"]["uid"] not in self._threads:
-                thread = threading.Thread(target=self._follow, args=(pod,), daemon=True)
+                thread = threading.Thread(target=self._read_logs, args=(pod,), daemon=True)
                 self._threads[pod["metadata"]["uid"]] = thread
                 thread.start()
 
-    def _follow(self, pod: Json) -> None:
+    def _read_logs(self, pod: Json) -> None:
         try:
             lines = self._run.backend.logs(pod, follow=True, timestamps=True, stop=self._stop)
             for seen in self._run.read(self._without_summaries(events_of(lines))):
