@@ -235,7 +235,7 @@ def update_weights(state: TrainState, components: GroupComponents, plan: StepPla
     else:
         if components.buffers is not None:
             components.buffers.discard()
-        state.context.guard.handle_nonfinite(plan.step, decision.loss, state.optimizer)
+        state.context.guard.handle_nonfinite(plan.step, decision.loss, state.optimizer.loss_scale)
     components.strategy.on_step_end(plan.step, state.optimizer.optimizer)
     components.timer.end_phase(Phase.OPTIMIZER)
 

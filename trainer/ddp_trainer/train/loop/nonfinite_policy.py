@@ -14,7 +14,7 @@ from typing import TypedDict
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import OnNonfinite
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.optim.optimizer import LossScale
 from ddp_trainer.train.utils.errors import NonFiniteLoss
 
 
@@ -44,13 +44,13 @@ class Guard:
         self.rollbacks = 0
         """Number of rollbacks to a checkpoint."""
 
-    def handle_nonfinite(self, step: int, loss: float, optimization: OptimizerWrapper) -> None:
+    def handle_nonfinite(self, step: int, loss: float, scale: LossScale | None) -> None:
         """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
 
         Args:
             step: Number of the global step.
             loss: Loss of the step over all ranks.
-            optimization: Optimizer, whose loss scale is lowered if it caused the overflow.
+            scale: Loss scale of fp16, which is lowered if it caused the overflow.
 
         Raises:
             RollBack: The run must roll back to its last checkpoint.
@@ -62,7 +62,6 @@ class Guard:
         if step > self._latest + 1:
             self._in_a_row = 0
         self._latest = step
-        scale = optimization.loss_scale
         if math.isfinite(loss) and scale is not None and scale.back_off():
             self.skipped += 1
             self._note(f"{what} It was skipped: the loss scale is now {scale.value:g}.")
