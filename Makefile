@@ -9,7 +9,7 @@ RELEASE := build/release
 SCAN   := build/checkov
 SITE   := build/site-tools
 STORES := build/stores
-CLIENTS := 33.1.0 36.0.3 37.0.2
+CLIENTS := 33.1.0 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list

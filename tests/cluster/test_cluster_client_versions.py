@@ -1,4 +1,4 @@
-"""Submit and delete a job with the oldest and the newer supported versions of the Kubernetes client.
+"""Submit and delete a job with the oldest and the newest supported version of the Kubernetes client.
 
 Its certificate comes from the kubeconfig or from a program. ``make clients`` installs the versions under build/clients.
 """
@@ -19,7 +19,7 @@ from tests.cluster.live_cluster import Namespace, until
 from tests.support.api_server import kubeconfig
 from tests.support.programs import captured
 
-VERSIONS = ("33.1.0", "36.0.3", "37.0.2")
+VERSIONS = ("33.1.0", "37.0.2")
 """Besides that of .venv, with which all other tests run."""
 CLIENTS = Path(__file__).parents[2] / "build" / "clients"
 JOB = ("--image", "registry.invalid/never:1", "--engine", "job", "--nnodes", "1", "--nproc", "1", "--memory", "256Mi")
