@@ -54,14 +54,6 @@ LOCAL_CLAIM: Final = "checkpoints"
 GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Paths of which one exists on a machine with GPUs: NVIDIA's, AMD's, in a container, and on Windows."""
 
-CLUSTER_ONLY_KEYS: Final = frozenset(
-    {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
-    | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
-    | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
-    | {"python", "runtimeImage", "runtimeMount", "requirements"}
-)
-"""Keys that affect the choice of machines, and what only a cluster gives a pod."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -284,7 +276,7 @@ def _left_out(spec: JobSpec) -> Iterator[str]:
         yield f"The variables of {source} are not set: this machine has no such object. Export those you need."
     if spec.engine not in {Engine.AUTO, DEFAULT_ENGINE}:
         yield f"The engine {spec.engine} is ignored with --local."
-    ignored = [key for key, field in FIELDS.items() if key in CLUSTER_ONLY_KEYS and _is_set(spec, field.attribute)]
+    ignored = [key for key, field in FIELDS.items() if field.is_cluster_only and _is_set(spec, field.attribute)]
     if ignored:
         yield f"Ignored with --local, which has no cluster: {', '.join(ignored)}."
     if spec.pod_template is not None:

@@ -114,6 +114,8 @@ class Field:
     flag: str
     """Flag, or the name of the positional argument."""
     completion: Completion
+    is_cluster_only: bool
+    """True if a job on this machine ignores it: it selects machines, or only a cluster gives it to a pod."""
     attribute: str = ""
     """Name in JobSpec; ``program`` for the three keys of the program."""
 
@@ -156,6 +158,7 @@ def field_of(
     flag: str = "",
     completion: Completion = Completion.NONE,
     schema: Schema | None = None,
+    cluster_only: bool = False,
 ) -> Field:
     """Return a key.
 
@@ -171,6 +174,7 @@ def field_of(
         flag: Flag; made from the key if empty.
         completion: Source of values for the tab key.
         schema: JSON schema, for a parser without one.
+        cluster_only: Whether a job on this machine ignores the key.
     """
     return Field(
         name=name,
@@ -184,6 +188,7 @@ def field_of(
         otherwise=otherwise,
         flag=flag or f"--{to_kebab_case(name)}",
         completion=completion,
+        is_cluster_only=cluster_only,
     )
 
 

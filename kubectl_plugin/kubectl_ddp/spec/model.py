@@ -15,9 +15,10 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
    annotations, which refuses ``labels`` and ``annotations`` of the user that contradict them.
 3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add a refused one to ``test_spec_resolve.py``. Test the
    rendered object in ``tests/render/test_render_pods.py``.
-4. If the value conflicts with another key, refuse it in ``spec/rules.py``.
-5. Run ``make docs``, which also writes ``client/job_keys.py``. ``docs/cluster.md`` has the keys by topic; no other page
-   or list has to change.
+4. If the value conflicts with another key, refuse it in ``spec/rules.py``. ``cluster_only=True`` if a job on this
+   machine ignores it.
+5. Run ``make docs manifests``, which also writes ``client/job_keys.py``. ``docs/cluster.md`` has the keys by topic, and
+   ``CHANGELOG.md`` gets a line; no other page or list has to change.
 """
 
 from __future__ import annotations
@@ -184,11 +185,11 @@ class JobSpec:
     python: str | None = key(
         "python", Group.ENVIRONMENT, _INTERPRETER,
         "Python interpreter of the image (python; python3 with runtimeImage).", "PROGRAM",
-        example="/opt/conda/bin/python", default=None,
+        example="/opt/conda/bin/python", default=None, cluster_only=True,
     )
     runtime_image: str | None = key(
         "runtimeImage", Group.ENVIRONMENT, _IMAGE, "Image with the launcher, for an image without it.", "IMAGE",
-        example="registry.example.com/ddp-runtime:1", default=None,
+        example="registry.example.com/ddp-runtime:1", default=None, cluster_only=True,
     )
     launcher: Launcher | None = key(
         "launcher", Group.ENVIRONMENT, v.ChoiceParser(Launcher, tuple(Launcher)),
@@ -203,22 +204,22 @@ class JobSpec:
     runtime_mount: RuntimeMount | None = key(
         "runtimeMount", Group.ENVIRONMENT, v.ChoiceParser(RuntimeMount, tuple(RuntimeMount)),
         "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,
-        otherwise="the version of Kubernetes",
+        otherwise="the version of Kubernetes", cluster_only=True,
     )
     requirements: tuple[str, ...] | None = key(
         "requirements", Group.ENVIRONMENT, parse_requirements,
         "Packages that an init container installs with the image's pip: a requirements file, or its lines.", "FILE",
         example="[einops==0.8.1]", schema=REQUIREMENTS, default=None, flag="--requirements",
-        completion=Completion.FILES,
+        completion=Completion.FILES, cluster_only=True,
     )
     image_pull_secrets: tuple[str, ...] = key(
         "imagePullSecrets", Group.ENVIRONMENT, v.ListOf(_OBJECT, _OBJECT.schema),
         "Secret with credentials for the registry of the image.", "SECRET", example="[registry]", default=[],
-        flag="--image-pull-secret",
+        flag="--image-pull-secret", cluster_only=True,
     )
     image_pull_policy: PullPolicy | None = key(
         "imagePullPolicy", Group.ENVIRONMENT, v.ChoiceParser(PullPolicy, tuple(PullPolicy)),
-        "Time at which nodes pull the image (IfNotPresent).", example="Always", default=None,
+        "Time at which nodes pull the image (IfNotPresent).", example="Always", default=None, cluster_only=True,
     )
     env: Mapping[str, str] = key(
         "env", Group.ENVIRONMENT, v.MapOf(_VARIABLE, "environment variable", v.text, v.TEXT), "Environment variable.",
@@ -260,19 +261,21 @@ class JobSpec:
     )
     priority: str | None = key(
         "priority", Group.PLACEMENT, _OBJECT, "Priority class of the pods.", "CLASS", example="batch-low", default=None,
+        cluster_only=True,
     )
     node_selector: Mapping[str, str] = key(
         "nodeSelector", Group.PLACEMENT, v.MapOf(v.QUALIFIED, "label", _LABEL, _LABEL.schema),
-        "Required label of nodes.", "KEY=VALUE", example="{pool: gpu}", default={},
+        "Required label of nodes.", "KEY=VALUE", example="{pool: gpu}", default={}, cluster_only=True,
     )
     tolerations: tuple[Toleration, ...] = key(
         "tolerations", Group.PLACEMENT, v.ListOf(Toleration.parse, text_schema(Toleration.PATTERN)),
         "Tolerated taint of nodes.", "KEY[=VALUE][:EFFECT]", example="['nvidia.com/gpu:NoSchedule']", default=[],
-        flag="--toleration",
+        flag="--toleration", cluster_only=True,
     )
     affinity: Mapping[str, Any] | None = key(
         "affinity", Group.PLACEMENT, AFFINITY, "Affinity of the workers, as in a pod.", "YAML",
         example="{nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", default=None,
+        cluster_only=True,
     )
     engine: Engine = key(
         "engine", Group.PLACEMENT, v.ChoiceParser(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
@@ -290,11 +293,11 @@ class JobSpec:
     )
     queue: str | None = key(
         "queue", Group.QUEUE, _OBJECT, "Queue of the job: Kueue's, or the gang scheduler's.", "NAME", example="team-a",
-        default=None,
+        default=None, cluster_only=True,
     )
     queue_priority: str | None = key(
         "queuePriority", Group.QUEUE, _OBJECT, "Priority class in Kueue's queue; --priority is that of the pods.",
-        "CLASS", example="urgent", default=None,
+        "CLASS", example="urgent", default=None, cluster_only=True,
     )
     queue_resize: QueueResize | None = key(
         "queueResize", Group.QUEUE, v.ChoiceParser(QueueResize, tuple(QueueResize)),
@@ -304,21 +307,21 @@ class JobSpec:
     gang: Gang = key(
         "gang", Group.QUEUE, v.ChoiceParser(Gang, tuple(Gang)),
         "Scheduler that starts either the minimum number of nodes together or none.", example="kueue",
-        default=Gang.NONE.value,
+        default=Gang.NONE.value, cluster_only=True,
     )
     scheduler: str | None = key(
         "scheduler", Group.QUEUE, _OBJECT, "Scheduler of the workers.", "NAME", example="volcano", default=None,
-        otherwise="gang",
+        otherwise="gang", cluster_only=True,
     )
     topology: tuple[Topology, ...] = key(
         "topology", Group.PLACEMENT, v.ListOf(Topology.parse, text_schema(Topology.PATTERN)),
         "Placement constraint between nodes, by node label.",
         "pack=LABEL[:required]|spread=LABEL[:required]|replica=LABEL", example="['pack=topology.kubernetes.io/zone']",
-        default=[],
+        default=[], cluster_only=True,
     )
     gpu_type: str | None = key(
         "gpuType", Group.NETWORK, _LABEL, "Product name of the GPUs.", "PRODUCT", example="NVIDIA-H100-80GB-HBM3",
-        default=None,
+        default=None, cluster_only=True,
     )
     mig: str | None = key(
         "mig", Group.NETWORK, _MIG, "MIG profile of the slice that each node gets instead of a GPU.", "PROFILE",
@@ -326,12 +329,12 @@ class JobSpec:
     )
     rdma: Rdma | None = key(
         "rdma", Group.NETWORK, v.Parsed(Rdma.parse, text_schema(Rdma.PATTERN)), "RDMA devices per node.",
-        "RESOURCE[=COUNT]", example="rdma/ib=8", default=None,
+        "RESOURCE[=COUNT]", example="rdma/ib=8", default=None, cluster_only=True,
     )
     networks: tuple[str, ...] = key(
         "networks", Group.NETWORK, v.ListOf(_NETWORK, _NETWORK.schema),
         "Additional network (a NetworkAttachmentDefinition); repeat it to attach it several times.", "[NAMESPACE/]NAME",
-        example="[networks/rail-0]", default=[], flag="--network",
+        example="[networks/rail-0]", default=[], flag="--network", cluster_only=True,
     )
     fabric: str = key(
         "fabric", Group.NETWORK, v.Parsed(parse_fabric, {"type": "string"}),
@@ -355,7 +358,7 @@ class JobSpec:
     )
     service_account: str | None = key(
         "serviceAccount", Group.POD, _OBJECT, "Service account of the pods; its token is not mounted.", "NAME",
-        example="s3-reader", default=None,
+        example="s3-reader", default=None, cluster_only=True,
     )
     labels: Mapping[str, str] = key(
         "labels", Group.POD, v.MapOf(v.QUALIFIED, "label", _LABEL, _LABEL.schema), "Label of the job and its pods.",
@@ -368,15 +371,15 @@ class JobSpec:
     )
     run_as_user: int | str | None = key(
         "runAsUser", Group.POD, UnixId(1), "User id of the pods (default 65532); 'none' leaves it to the platform.",
-        "ID|none", example="none", default=None,
+        "ID|none", example="none", default=None, cluster_only=True,
     )
     run_as_group: int | str | None = key(
         "runAsGroup", Group.POD, UnixId(0), "Group id of the pods.", "ID|none", example="1000", default=None,
-        otherwise="runAsUser",
+        otherwise="runAsUser", cluster_only=True,
     )
     fs_group: int | str | None = key(
         "fsGroup", Group.POD, UnixId(0), "Group id of the files in volumes.", "ID|none", example="1000", default=None,
-        otherwise="runAsGroup",
+        otherwise="runAsGroup", cluster_only=True,
     )
     pod_template: Mapping[str, Any] | None = key(
         "podTemplate", Group.POD, POD_TEMPLATE, "Strategic merge patch of the workers' pods, applied last.", "YAML",
