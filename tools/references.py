@@ -28,8 +28,6 @@ PACKAGES: Final = {
     "tools": ROOT,
 }
 """Name of a package → folder that it is in."""
-PROGRAMS: Final = frozenset({"bench", "tools"})
-"""Packages of separate programs, in which a class name may occur twice."""
 REFERENCE: Final = re.compile(r":(?:func|class|meth|attr|data|mod|exc):`~?([\w.]+)`")
 
 Members = dict[str, set[str]]
@@ -78,7 +76,7 @@ def read_modules() -> dict[str, Module]:
 
 def repeated_classes(modules: dict[str, Module]) -> Iterator[str]:
     """Yield a finding for each public class name that a package has twice."""
-    for package in PACKAGES.keys() - PROGRAMS:
+    for package in PACKAGES:
         places: dict[str, list[str]] = {}
         for name, module in modules.items():
             for cls in module.classes if name.split(".")[0] == package else ():

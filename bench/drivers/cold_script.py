@@ -17,7 +17,7 @@ from bench.drivers.deleted_pods import WAIT_SECONDS, delete_member
 from bench.harness import Report
 
 if TYPE_CHECKING:
-    from bench.measurements.recovery_cluster import Bench
+    from bench.measurements.recovery_cluster import ClusterBench
 
 COLD_SECONDS: Final = 2.0
 """Training time before the first kill, in which no script has shown yet what its steps import."""
@@ -46,7 +46,7 @@ class ColdBaselineRun(BaselineRun):
     cpu = CPU_BESIDE_SPARES
 
 
-def measure_recovery(bench: Bench, kind: type[Run]) -> None:
+def measure_recovery(bench: ClusterBench, kind: type[Run]) -> None:
     """A worker is killed 2 s after the first step, and again later; a pod is deleted; a pod is added."""
     with bench.job(kind, f"{kind.__name__.lower()}-cold", 1, 2, counts_start=False) as run:
         outcomes = bench.of(run)
@@ -62,7 +62,7 @@ def measure_recovery(bench: Bench, kind: type[Run]) -> None:
             bench.options.progress(f"{kind.__name__}: {outcomes}")
 
 
-def scaled_up(bench: Bench, kind: type[Run]) -> None:
+def scaled_up(bench: ClusterBench, kind: type[Run]) -> None:
     """A node is added to a group of one."""
     with bench.job(kind, f"{kind.__name__.lower()}-cold-scaled", 1, 2, counts_start=False) as run:
         outcomes = bench.of(run)
@@ -73,7 +73,7 @@ def scaled_up(bench: Bench, kind: type[Run]) -> None:
             bench.options.progress(f"{kind.__name__}: {outcomes}")
 
 
-def with_spare(bench: Bench, kind: type[Run]) -> None:
+def with_spare(bench: ClusterBench, kind: type[Run]) -> None:
     """A member of a group of two is deleted beside a spare."""
     with bench.job(kind, "cold-spare", 2, 2, counts_start=False, spares=1) as run:
         outcomes = bench.of(run)

@@ -32,7 +32,7 @@ from kubectl_ddp.kube.kueue_queue import owner_of
 from kubectl_ddp.kube.objects import holds
 
 if TYPE_CHECKING:
-    from bench.measurements.controller import Bench
+    from bench.measurements.controller import ControllerBench
 
 Json = dict[str, Any]
 
@@ -219,7 +219,7 @@ def _failing(candidates: Sequence[Candidate], options: Options) -> Iterator[list
         thread.join()
 
 
-def controller_killed(bench: Bench) -> None:
+def controller_killed(bench: ControllerBench) -> None:
     """Check all changes of the controllers, which fail while other jobs come and go."""
     bench.options.progress(f"seed of the failures: {bench.options.seed}")
     chance = random.Random(bench.options.seed + 1)
@@ -242,7 +242,7 @@ def controller_killed(bench: Bench) -> None:
         bench.add("failures_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
 
 
-def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Random) -> bool:
+def _is_round_done(bench: ControllerBench, jobs: QuotaJobs, name: str, chance: random.Random) -> bool:
     """Submit and delete another job. Returns False if it was not admitted, or the elastic job did not grow again."""
     begun = time.time()
     uid = jobs.submit_other(name)
@@ -265,7 +265,7 @@ def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Rand
     return True
 
 
-def _check_history(bench: Bench, jobs: QuotaJobs) -> None:
+def _check_history(bench: ControllerBench, jobs: QuotaJobs) -> None:
     versions, workloads = jobs.jobs.versions(), jobs.workloads.versions()
     items = [version.item for version in versions if version.item["metadata"]["name"] == jobs.run.name]
     uid = str(items[0]["metadata"]["uid"])

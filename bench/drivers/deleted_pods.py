@@ -9,7 +9,7 @@ from bench.drivers.cluster_runs import Run, TrainerRun
 from ddp_trainer.common.constants import GroupState
 
 if TYPE_CHECKING:
-    from bench.measurements.recovery_cluster import Bench
+    from bench.measurements.recovery_cluster import ClusterBench
 
 WAIT_SECONDS: Final = 150.0
 """Time for a deleted pod to be replaced and to have imported again."""
@@ -23,10 +23,10 @@ def spare_limits(prefixes: list[str]) -> dict[str, float]:
     return {f"{prefix}pod_deleted_with_spare_until_whole": 1.5 for prefix in prefixes}
 
 
-def with_spare(prefix: str) -> Callable[[Bench, type[Run]], None]:
+def with_spare(prefix: str) -> Callable[[ClusterBench, type[Run]], None]:
     """Return a part that deletes a member of a group of two beside a spare, again when its successor is the spare."""
 
-    def part(bench: Bench, kind: type[Run]) -> None:
+    def part(bench: ClusterBench, kind: type[Run]) -> None:
         with bench.job(kind, f"{prefix}with-spare".replace("_", "-"), 2, 2, counts_start=False, spares=1) as run:
             assert isinstance(run, TrainerRun)
             for _ in range(bench.round_count):
@@ -36,10 +36,10 @@ def with_spare(prefix: str) -> Callable[[Bench, type[Run]], None]:
     return part
 
 
-def in_a_row(prefix: str) -> Callable[[Bench, type[Run]], None]:
+def in_a_row(prefix: str) -> Callable[[ClusterBench, type[Run]], None]:
     """Return a part that deletes worker-1, worker-0 and worker-1 of one job without spares."""
 
-    def part(bench: Bench, kind: type[Run]) -> None:
+    def part(bench: ClusterBench, kind: type[Run]) -> None:
         with bench.job(kind, f"{prefix}in-a-row".replace("_", "-"), 1, 2, counts_start=False) as run:
             for which, index in zip(IN_A_ROW, (1, 0, 1), strict=True):
                 name = f"{prefix}{which}_deleted_pod"

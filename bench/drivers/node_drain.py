@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import Annotation, GroupState, Label
 from kubectl_ddp.kube import job_kinds
 
 if TYPE_CHECKING:
-    from bench.measurements.controller import Bench
+    from bench.measurements.controller import ControllerBench
 
 Json = dict[str, Any]
 
@@ -39,7 +39,7 @@ class SmallRun(TrainerRun):
     cpu = "400m"
 
 
-def measure_node_drain(bench: Bench) -> None:
+def measure_node_drain(bench: ControllerBench) -> None:
     """Drain the node of a member of a group of two, again and again, with a spare and without."""
     jobs, drains = (1, 2) if bench.options.quick else (JOBS, DRAINS)
     for number in range(jobs):
@@ -56,7 +56,7 @@ def measure_node_drain(bench: Bench) -> None:
             run.delete()
 
 
-def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: str) -> None:
+def _measure_drain(bench: ControllerBench, run: TrainerRun, recorder: StepRecorder, name: str) -> None:
     _wait_until_stable(run)
     time.sleep(CALM_SECONDS)
     node = run.pods_in(GroupState.RUNNING)[0]["spec"]["nodeName"]

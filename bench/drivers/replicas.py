@@ -24,7 +24,7 @@ from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Env
 
 _TEXT: Final = (
-    *("-m", "ddp_trainer", "train", "--task", "bench.workloads.layouts:Numbers"),
+    *("-m", "ddp_trainer", "train", "--task", "bench.workloads.layouts:LargeNumbers"),
     *("--global-batch", "8", "--epochs", "1000000"),
     *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
 )

@@ -26,7 +26,7 @@ from kubectl_ddp.kube.kueue_queue import owner_of
 from kubectl_ddp.kube.objects import holds
 
 if TYPE_CHECKING:
-    from bench.measurements.controller import Bench
+    from bench.measurements.controller import ControllerBench
 
 Json = dict[str, Any]
 
@@ -116,7 +116,7 @@ class QuotaJobs:
 
 
 @contextlib.contextmanager
-def quota_jobs(bench: Bench) -> Iterator[QuotaJobs]:
+def quota_jobs(bench: ControllerBench) -> Iterator[QuotaJobs]:
     """Yield an elastic job at its full size. A controller must run. Raises CannotMeasure."""
     space = bench.backend.namespace
     run = ElasticRun(bench.backend, bench.api, bench.image, "elastic")
@@ -134,7 +134,7 @@ def quota_jobs(bench: Bench) -> Iterator[QuotaJobs]:
         yield QuotaJobs(run=run, recorder=recorder, jobs=jobs, workloads=workloads, script=script)
 
 
-def _queue(bench: Bench) -> contextlib.AbstractContextManager[str]:
+def _queue(bench: ControllerBench) -> contextlib.AbstractContextManager[str]:
     """Return a queue with quota for the elastic job's maximum."""
     return local_queue(bench.api, bench.backend.namespace, cpu=f"{MOST * CPU_MILLIS}m", memory="1Ti")
 
@@ -174,7 +174,7 @@ def local_queue(api: Api, name: str, *, cpu: str, memory: str) -> Iterator[str]:
         yield name
 
 
-def shared_quota(bench: Bench) -> None:
+def shared_quota(bench: ControllerBench) -> None:
     """Time both changes of the elastic job while another job comes and goes."""
     with controller(bench.backend.namespace), quota_jobs(bench) as jobs:
         for number in range(3 if bench.options.quick else ROUNDS):
@@ -183,7 +183,7 @@ def shared_quota(bench: Bench) -> None:
         bench.add("quota_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
 
 
-def _measure_round(bench: Bench, jobs: QuotaJobs, name: str) -> None:
+def _measure_round(bench: ControllerBench, jobs: QuotaJobs, name: str) -> None:
     recorder = jobs.recorder
     recorder.wait_for_step(time.time(), WAIT_SECONDS, world=MOST)
     time.sleep(READY_SECONDS)

@@ -46,7 +46,7 @@ _POSITIONS: Final = frozenset({Metric.ENQUEUED, Metric.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SeriesLine:
     """One series, and how its value goes."""
 
     family: str
@@ -63,7 +63,7 @@ class Line:
         return self.value.replace("@", str(moment - start)).replace("#", str(moment))
 
 
-def lines() -> Iterator[Line]:
+def lines() -> Iterator[SeriesLine]:
     """Every series of the job, pod by pod within a family."""
     for family in FAMILIES:
         owners = {Scope.JOB: 1, Scope.POD: PODS, Scope.RANK: PODS * RANKS_OF_EACH}[family.scope]
@@ -74,7 +74,7 @@ def lines() -> Iterator[Line]:
             pod = owner // RANKS_OF_EACH if is_rank else owner
             all_labels = {MetricLabel.JOB: "large"} | ({MetricLabel.RANK: str(owner)} if is_rank else {}) | labels
             text = ",".join(f'{name}="{value}"' for name, value in all_labels.items())
-            yield Line(family.name, owner_of(pod), sample, text, _value(family, labels))
+            yield SeriesLine(family.name, owner_of(pod), sample, text, _value(family, labels))
 
 
 def owner_of(pod: int) -> dict[str, str]:
@@ -116,7 +116,7 @@ def serve_metrics(*, start: int, step: int, lasting: Mapping[str, int]) -> Itera
     The first answer has every family since ``start`` and longer, as ``lasting`` has it, with the moments; the others
     are as of now.
     """
-    shown: dict[str, list[Line]] = {}
+    shown: dict[str, list[SeriesLine]] = {}
     for line in lines():
         shown.setdefault(line.owner["pod"].rpartition("-")[2], []).append(line)
     begun: set[str] = set()
@@ -131,7 +131,7 @@ def serve_metrics(*, start: int, step: int, lasting: Mapping[str, int]) -> Itera
                 yield f"{line.name}{{{line.labels}}} {line.at(moment, start - DAY_SECONDS)} {moment * 1000}\n"
         begun.add(number)
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -142,7 +142,7 @@ def serve_metrics(*, start: int, step: int, lasting: Mapping[str, int]) -> Itera
         def log_message(self, *_: object) -> None:
             """Discard the message."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), MetricsHandler)
     server.daemon_threads = True
     server.block_on_close = False
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

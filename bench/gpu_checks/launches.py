@@ -30,7 +30,7 @@ TASKS: Final = "bench.gpu_checks.tasks"
 _POLL_SECONDS: Final = 0.01
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """A line of output and when it was read, by ``time.monotonic``."""
 
     time: float
@@ -41,7 +41,7 @@ class Running:
     """One process, and every line that it has written so far."""
 
     def __init__(self, command: Sequence[str], **more: str) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[OutputLine] = []
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -58,7 +58,7 @@ class Running:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for text in self.process.stdout:
-            self.lines.append(Line(time.monotonic(), text.rstrip("\n")))
+            self.lines.append(OutputLine(time.monotonic(), text.rstrip("\n")))
 
     @property
     def output(self) -> str:

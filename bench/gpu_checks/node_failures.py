@@ -60,7 +60,7 @@ Source: NCCL, src/init.cc (duplicate GPUs) and src/misc/utils.cc (``getHostHash`
 
 
 @dataclass(slots=True)
-class RecoveryStats:
+class RecoverySummary:
     """Recovery times and counts over all faults of a run."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def nodes_of(
     )
 
 
-def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> RecoveryStats:
+def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> RecoverySummary:
     """Let faults happen to the second node at random moments of a step, one after the other, until ``end``.
 
     Args:
@@ -128,7 +128,7 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
     Raises:
         CannotMeasure: The undisturbed nodes do not train.
     """
-    outcomes, chance = RecoveryStats(), random.Random(0)
+    outcomes, chance = RecoverySummary(), random.Random(0)
     first: dict[str, float] = {}
     begun = time.monotonic()
     timeout = min(bench.timeout_factor * START_SECONDS, end - begun)
@@ -191,7 +191,7 @@ def inject_fault(nodes: Nodes, fault: str, seconds: float) -> None:
         nodes.start_agent(1)
 
 
-def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStats, *, remains: bool) -> None:
+def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoverySummary, *, remains: bool) -> None:
     """Turn outcomes into figures and bars, and end the run.
 
     Args:

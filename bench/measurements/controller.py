@@ -24,7 +24,7 @@ SUMMARY = "pauses of training while nodes are drained and jobs share a quota, an
 
 
 @dataclass(slots=True)
-class Bench:
+class ControllerBench:
     """Settings and results that all parts share."""
 
     api: Api
@@ -46,7 +46,7 @@ class Bench:
 
 COUNTED: Final = {"lost_samples": "samples_lost", "repeated_samples": "samples_repeated", "lost_steps": "lost_steps"}
 """Ending of a figure → key of the trainer's summary."""
-PARTS: Final[Mapping[str, Callable[[Bench], None]]] = {
+PARTS: Final[Mapping[str, Callable[[ControllerBench], None]]] = {
     "drained-nodes": node_drain.measure_node_drain,
     "shared-quota": shared_quota.shared_quota,
     "controller-killed": controller_failures.controller_killed,
@@ -78,7 +78,7 @@ def measure(options: Options) -> Report:
     wanted = options.parts(tuple(PARTS))
     image = cluster_runs.image()
     api = cluster_runs.connected_api()
-    bench = Bench(api, ClusterBackend(), image, options)
+    bench = ControllerBench(api, ClusterBackend(), image, options)
     for name in wanted:
         with cluster_runs.namespace(api) as space:
             bench.backend = ClusterBackend(Access(namespace=space))

@@ -45,7 +45,7 @@ DIED: Final = "while it exited"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExitOutcome:
     """Outcome of one run."""
 
     library: str
@@ -81,7 +81,7 @@ def _plan(libraries: list[str], count: int, options: Options) -> Iterator[tuple[
         yield libraries[number % len(libraries)], options.random.choice([0, 0, 0, OTHER_CODE])
 
 
-def _run(library: str, code: int) -> Run:
+def _run(library: str, code: int) -> ExitOutcome:
     command = [sys.executable, "-m", "ddp_trainer", "launch", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"}
     begun = time.monotonic()
@@ -93,9 +93,9 @@ def _run(library: str, code: int) -> Run:
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            return Run(library, _print_output("never", output), time.monotonic() - begun)
+            return ExitOutcome(library, _print_output("never", output), time.monotonic() - begun)
     outcome = "code" if process.returncode != code else "held" if HELD in output else "died" if DIED in output else ""
-    return Run(library, _print_output(outcome, output) if outcome else "ended", time.monotonic() - begun)
+    return ExitOutcome(library, _print_output(outcome, output) if outcome else "ended", time.monotonic() - begun)
 
 
 def _print_output(outcome: str, output: str) -> str:
@@ -103,7 +103,7 @@ def _print_output(outcome: str, output: str) -> str:
     return outcome
 
 
-def _report(libraries: list[str], runs: list[Run]) -> Report:
+def _report(libraries: list[str], runs: list[ExitOutcome]) -> Report:
     report = Report()
     for library in libraries:
         of_library = [run for run in runs if run.library == library]

@@ -48,7 +48,7 @@ Times = Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class ListBench:
     """Settings and report that all parts share."""
 
     kubectl: str
@@ -73,7 +73,7 @@ def measure(options: Options) -> Report:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise CannotMeasure("kubectl is what this is compared with, and it is not there.")
-    bench = Bench(kubectl=kubectl, rounds=5 if options.quick else 15, options=options, report=Report())
+    bench = ListBench(kubectl=kubectl, rounds=5 if options.quick else 15, options=options, report=Report())
     api = cluster()
     if "first" in parts:
         _measure_first_response(bench)
@@ -94,7 +94,7 @@ def _plugin_command(*words: str) -> list[str]:
     return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
 
 
-def _measure_first_response(bench: Bench) -> None:
+def _measure_first_response(bench: ListBench) -> None:
     own = Call(_plugin_command("list", "-n", "default", "-o", "json"), lambda output: "items" in json.loads(output))
     peer = Call([bench.kubectl, "get", "pods", "-n", "default", "-o", "name"])
     seconds, computed = bench.time_interleaved({"ours": own, "kubectl": peer})
@@ -107,7 +107,7 @@ def _measure_first_response(bench: Bench) -> None:
     )
 
 
-def _status(bench: Bench, space: str) -> None:
+def _status(bench: ListBench, space: str) -> None:
     ranks = RANKS * STATUS_PODS
     words = ("status", "job-0000", "-n", space, "-o", "json")
     own = Call(_plugin_command(*words), lambda output: len(json.loads(output)["ranks"]) == ranks)
@@ -119,7 +119,7 @@ def _status(bench: Bench, space: str) -> None:
     check_wall_time(bench.report, f"status of a job of {ranks} ranks", "ours", seconds, STATUS_BAR_SECONDS)
 
 
-def _list(bench: Bench, space: str, pods: int) -> None:
+def _list(bench: ListBench, space: str, pods: int) -> None:
     """Time `list` beside kubectl's table, which the API server makes; with few pods also beside kubectl's JSON.
 
     `list` reads JSON too. kubectl's JSON of ten thousand pods is left out: it takes the memory of a small machine.

@@ -23,7 +23,7 @@ QUICK_STEPS: Final = 8
 BAR: Final = 1e-4
 """Relative, at the worst step."""
 
-TASK: Final = "bench.workloads.layouts:Numbers"
+TASK: Final = "bench.workloads.layouts:LargeNumbers"
 WRONG: Final = "bench.workloads.layouts:WrongTpPlan"
 LAYOUTS: Final[Mapping[str, Sequence[str]]] = {
     "replicate4": ("--parallel", "replicate=4"),

@@ -74,7 +74,7 @@ BARS: Final[Mapping[str, float]] = {
 
 
 @dataclass(slots=True)
-class Bench:
+class ClusterBench:
     """Settings and results that all parts share."""
 
     api: Api
@@ -147,7 +147,7 @@ FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
 }
 
 
-def measure_process_failures(bench: Bench, kind: type[Run]) -> None:
+def measure_process_failures(bench: ClusterBench, kind: type[Run]) -> None:
     """A worker is killed, then the main process of each pod, then each pod is deleted."""
     with bench.job(kind, "processes", 1, 2) as run:
         for _ in range(bench.round_count):
@@ -155,20 +155,20 @@ def measure_process_failures(bench: Bench, kind: type[Run]) -> None:
                 bench.fault(run, name, 2, fault)
 
 
-def single_fault_part(name: str, prefix: str = "") -> Callable[[Bench, type[Run]], None]:
+def single_fault_part(name: str, prefix: str = "") -> Callable[[ClusterBench, type[Run]], None]:
     """Return a part that causes one fault in a separate job.
 
     Stock may not recover from a fault. A Job doubles its back-off with each pod that fails.
     """
 
-    def part(bench: Bench, kind: type[Run]) -> None:
+    def part(bench: ClusterBench, kind: type[Run]) -> None:
         with bench.job(kind, f"{prefix}{name}".replace("_", "-"), 1, 2, counts_start=not prefix) as run:
             bench.fault(run, f"{prefix}{name}", 2, FAULTS[name])
 
     return part
 
 
-def measure_scaling(bench: Bench, kind: type[Run]) -> None:
+def measure_scaling(bench: ClusterBench, kind: type[Run]) -> None:
     """Scale from two nodes to three, and back."""
     with bench.job(kind, f"{kind.__name__.lower()}-scaled", 1, 3) as run:
         for _ in range(bench.round_count if kind is TrainerRun else 1):
@@ -186,7 +186,7 @@ def measure_scaling(bench: Bench, kind: type[Run]) -> None:
 # ------------------------------------------------------------------------------------------------------------- machines
 
 
-def measure_node_failures(bench: Bench, kind: type[Run]) -> None:
+def measure_node_failures(bench: ClusterBench, kind: type[Run]) -> None:
     """The machine of worker-1 dies, and comes back; of ours also one is cut off, and the store's is lost."""
     with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2, apart=True) as run:
         for by in ("kill", "cut") if kind is TrainerRun else ("kill",):
@@ -202,7 +202,7 @@ def _without_store(run: TrainerRun, first: str, second: str) -> str:
     return first if run.store()["spec"]["nodeName"] == second else second
 
 
-def _measure_node_loss(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
+def _measure_node_loss(bench: ClusterBench, run: Run, victim: str, by: str, name: str) -> None:
     with without(bench.api, victim, by=by) as lost:
         run.lost = {victim}
         limit = GIVEN_UP if isinstance(run, TrainerRun) else 60.0
@@ -212,7 +212,7 @@ def _measure_node_loss(bench: Bench, run: Run, victim: str, by: str, name: str) 
     bench.options.progress(f"{type(run).__name__}: {bench.of(run)}")
 
 
-def measure_store_loss(bench: Bench, kind: type[Run]) -> None:
+def measure_store_loss(bench: ClusterBench, kind: type[Run]) -> None:
     """The machine of the store is lost, first alone, then with a worker on it. Stock has its store in worker-0."""
     if kind is BaselineRun:
         with bench.job(kind, "stock-stores", 1, 2, apart=True) as run:
@@ -251,10 +251,10 @@ IN_PLACE: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
 """Fault in a plain script → how it is done. The launcher of the stock job is the main process of its pod."""
 
 
-def crash_part(prefix: str) -> Callable[[Bench, type[Run]], None]:
+def crash_part(prefix: str) -> Callable[[ClusterBench, type[Run]], None]:
     """Return a part in which the launcher of one pod crashes again and again, then its worker."""
 
-    def part(bench: Bench, kind: type[Run]) -> None:
+    def part(bench: ClusterBench, kind: type[Run]) -> None:
         with bench.job(kind, f"{prefix}crashes".replace("_", "-"), 2, 2, counts_start=False) as run:
             outcomes, before = bench.of(run), {pod["metadata"]["uid"] for pod in run.pods()}
             is_short = bench.options.quick or kind is BaselineRun
@@ -281,7 +281,7 @@ SCRIPTS: Final[Mapping[str, type[Run]]] = {
 }
 """Engine → run of a plain script on it."""
 
-PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
+PARTS: Final[Mapping[str, tuple[type[Run], Callable[[ClusterBench, type[Run]], None]]]] = {
     "ours-processes": (TrainerRun, measure_process_failures),
     **{f"stock-{name.replace('_', '-')}": (BaselineRun, single_fault_part(name)) for name in FAULTS},
     **{
@@ -322,7 +322,7 @@ def measure(options: Options) -> Report:
     api = runs.connected_api()
     report = Report()
     with node_access(api, image) as access:
-        bench = Bench(api, ClusterBackend(), access, image, options)
+        bench = ClusterBench(api, ClusterBackend(), access, image, options)
         for name, (kind, part) in wanted.items():
             if part in NEED_MACHINES and node_command() is None:
                 options.progress(f"{name}: left out, since no command takes machines down here")

@@ -36,7 +36,7 @@ class MachineStalled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StepLine:
     """A step that one rank has committed."""
 
     step: int
@@ -54,7 +54,7 @@ class FaultRun:
     peer: Peer
     job: Job
     environment: dict[str, str]
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StepLine] = field(default_factory=list)
     identity: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     agents: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class FaultRun:
         self._died.pop(place, None)
         self.lost.discard(place)
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[StepLine]:
         """Read the trace, restart dead agents that are due, and return all lines."""
         trace = self.job.folder / "steps.jsonl"
         if trace.exists():
@@ -88,7 +88,7 @@ class FaultRun:
                 text = file.read()
             complete = text[: text.rfind(b"\n") + 1]
             self._read += len(complete)
-            self.lines += [Line(**json.loads(line)) for line in complete.splitlines()]
+            self.lines += [StepLine(**json.loads(line)) for line in complete.splitlines()]
         for place, agent in self.agents.items():
             if self.peer.restarts and agent.poll() not in {None, 0} and place not in self.lost:
                 died = self._died.setdefault(place, time.monotonic())
@@ -97,7 +97,7 @@ class FaultRun:
                     self.start_node(place)
         return self.lines
 
-    def wait(self, found: Callable[[list[Line]], float | None], timeout: float) -> float | None:
+    def wait(self, found: Callable[[list[StepLine]], float | None], timeout: float) -> float | None:
         """Return what ``found`` returns once it is not None, or None after ``timeout``."""
         polled = time.monotonic()
         deadline = polled + timeout
@@ -208,8 +208,8 @@ def save_steps(state_megabytes: int) -> int:
 
 
 def recovery_times(
-    before: list[Line], begun: float, world: int, *, is_join: bool
-) -> Callable[[list[Line]], dict[str, Any]]:
+    before: list[StepLine], begun: float, world: int, *, is_join: bool
+) -> Callable[[list[StepLine]], dict[str, Any]]:
     """Return a function from the lines so far to the seconds until any and until all ranks stepped after a fault.
 
     The step of the fault may still end, since the lost rank may have sent its part. So a step counts from the second
@@ -217,7 +217,7 @@ def recovery_times(
     """
     pids, newest = {line.pid for line in before}, max((line.step for line in before), default=0)
 
-    def result(lines: list[Line]) -> dict[str, Any]:
+    def result(lines: list[StepLine]) -> dict[str, Any]:
         after = [line for line in lines if line.time > begun and (line.pid not in pids or line.step > newest + 1)]
         if is_join:
             after = [line for line in after if line.world == world]
@@ -238,7 +238,7 @@ def recovery_times(
     return result
 
 
-def net_steps(lines: list[Line], begun: float, ended: float) -> int:
+def net_steps(lines: list[StepLine], begun: float, ended: float) -> int:
     """Return the steps by which the newest committed step grew, less what was lost."""
     first = max((line.step for line in lines if line.time < begun), default=0)
     within = [line.step for line in lines if begun <= line.time < ended]

@@ -84,7 +84,7 @@ def lightning(work: Workload, clock: Clock) -> None:
     """Lightning's Trainer, without logger, bar and checkpoints."""
     from lightning.pytorch import LightningModule, Trainer  # type: ignore[import-not-found,unused-ignore] # a peer
 
-    class Module(LightningModule):  # type: ignore[misc,unused-ignore] # as above
+    class LossModule(LightningModule):  # type: ignore[misc,unused-ignore] # as above
         def __init__(self) -> None:
             super().__init__()
             self.inner = Timed(work, clock)
@@ -102,7 +102,7 @@ def lightning(work: Workload, clock: Clock) -> None:
         enable_progress_bar=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-    ).fit(Module(), _loader(work))
+    ).fit(LossModule(), _loader(work))
 
 
 def hf_trainer(work: Workload, clock: Clock) -> None:

@@ -16,7 +16,7 @@ from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train import Config, load_task, run
 
 
-class FirstStep(NoopRankRecorder):
+class FirstStepRecorder(NoopRankRecorder):
     """Recorder that ends the process at the first committed step."""
 
     def step(self, *_: object) -> None:
@@ -33,4 +33,4 @@ class FirstStep(NoopRankRecorder):
 if __name__ == "__main__":
     folder, model, window, batch, mode = sys.argv[1:]
     task = load_task("text", {"data": Path(folder), "model": model, "window": int(window)})
-    run(Config(global_batch=int(batch), max_steps=2, compile=mode == "compile"), task, FirstStep())
+    run(Config(global_batch=int(batch), max_steps=2, compile=mode == "compile"), task, FirstStepRecorder())

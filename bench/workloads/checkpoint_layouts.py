@@ -38,7 +38,16 @@ FASTER: Final = "0.0011"
 UNFELT: Final = "1e-30"
 """A learning rate whose steps are lost in the rounding of any weight but 0."""
 COMMON: Final = (
-    *("--task", "bench.workloads.layouts:Numbers", "--global-batch", "8", "--batch-slices", "4", "--warmup-steps", "5"),
+    *(
+        "--task",
+        "bench.workloads.layouts:LargeNumbers",
+        "--global-batch",
+        "8",
+        "--batch-slices",
+        "4",
+        "--warmup-steps",
+        "5",
+    ),
     *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf", "--epochs", "100"),
     *("--log-steps", "1", "--log-json", "--threads", "1", "--device", "cpu"),
 )

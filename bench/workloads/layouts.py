@@ -10,7 +10,7 @@ from torch import nn
 from tests.local.workloads import train_layouts
 
 
-class Numbers(train_layouts.Numbers):
+class LargeNumbers(train_layouts.Numbers):
     """The model of the tests, four times as large."""
 
     vocabulary = 32
@@ -20,7 +20,7 @@ class Numbers(train_layouts.Numbers):
     rows = 203
 
 
-class WrongTpPlan(Numbers):
+class WrongTpPlan(LargeNumbers):
     """The perceptrons cut, and what their halves give never added up: no error, and no model either."""
 
     def tp_plan(self, model: nn.Module) -> Mapping[str, Any]:

@@ -22,10 +22,10 @@ CHECKPOINT_STEPS: Final = 4
 
 def reference_trainer(stage: Stage, log: Log) -> None:
     """Our trainer, whose last rank is killed in the midst of the step after ``stop``; it keeps the first batch size."""
-    train_reference(stage, log, Numbers(stage, log))
+    train_reference(stage, log, NumberedSamples(stage, log))
 
 
-def train_reference(stage: Stage, log: Log, task: Numbers) -> None:
+def train_reference(stage: Stage, log: Log, task: NumberedSamples) -> None:
     """Train a task with our trainer, as one rank of the group."""
     from ddp_trainer.process.recorder import NoopRankRecorder
     from ddp_trainer.train import Config, TrainError, run
@@ -53,7 +53,7 @@ def train_reference(stage: Stage, log: Log, task: Numbers) -> None:
         os._exit(err.exit_code)
 
 
-class Numbers:
+class NumberedSamples:
     """Samples that are their own numbers."""
 
     name = "numbers"
@@ -173,7 +173,7 @@ def hugging_face(stage: Stage, log: Log) -> None:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found,unused-ignore]
 
-    class Model(torch.nn.Module):
+    class ZeroLossModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.linear = torch.nn.Linear(1, 1)
@@ -201,7 +201,7 @@ def hugging_face(stage: Stage, log: Log) -> None:
     )
     saved = max(stage.directory.glob("checkpoint-*"), default=None)
     rows = [{"number": number} for number in range(SAMPLES)]
-    Trainer(Model(), arguments, train_dataset=rows, callbacks=[Stop()]).train(
+    Trainer(ZeroLossModel(), arguments, train_dataset=rows, callbacks=[Stop()]).train(
         resume_from_checkpoint=None if saved is None else str(saved)
     )
 

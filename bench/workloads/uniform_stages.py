@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.data.task import rowwise
 
 
-class Rows:
+class DrawnRows:
     """Rows of numbers; each is drawn from its own index."""
 
     def __init__(self, count: int, width: int) -> None:
@@ -61,13 +61,13 @@ class Even:
         layers = cast("LayerStack", model).layers
         return LayerStack({str(number): layers[str(number)] for number in range(index * size, (index + 1) * size)})
 
-    def train_samples(self) -> Rows:
+    def train_samples(self) -> DrawnRows:
         """Return enough samples for every step."""
-        return Rows(1 << 20, self.width)
+        return DrawnRows(1 << 20, self.width)
 
-    def test_samples(self) -> Rows:
+    def test_samples(self) -> DrawnRows:
         """Return no samples."""
-        return Rows(0, self.width)
+        return DrawnRows(0, self.width)
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean square of each row."""

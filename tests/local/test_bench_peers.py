@@ -10,7 +10,7 @@ import torch
 from bench.harness import Options
 from bench.measurements import peers
 from bench.peers import page
-from bench.peers.fault_run import Line, fault_run, recovery_times
+from bench.peers.fault_run import StepLine, fault_run, recovery_times
 from bench.peers.peer import load_peers
 
 STEPS = 20
@@ -35,11 +35,11 @@ def _step(weights: Path) -> int:
 
 
 def test_the_step_of_the_fault_does_not_count_as_recovery() -> None:
-    before = [Line(10, 1.0, rank, 2, 100 + rank, rank) for rank in (0, 1)]
+    before = [StepLine(10, 1.0, rank, 2, 100 + rank, rank) for rank in (0, 1)]
     outcome = recovery_times(before, 2.0, 2, is_join=False)
-    in_flight = [*before, Line(11, 2.1, 0, 2, 100, 0)]
+    in_flight = [*before, StepLine(11, 2.1, 0, 2, 100, 0)]
     assert outcome(in_flight)["any_seconds"] is None
-    restarted = [*in_flight, Line(8, 5.0, 0, 2, 200, 0), Line(8, 5.5, 1, 2, 201, 1)]
+    restarted = [*in_flight, StepLine(8, 5.0, 0, 2, 200, 0), StepLine(8, 5.5, 1, 2, 201, 1)]
     assert [outcome(restarted)[key] for key in ("any_seconds", "all_seconds", "again_steps")] == [3.0, 3.5, 3]
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.helm import Helm
 from tools.release import manifests
-from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, render_objects
+from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, ManifestLayer, Object, render_objects
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
 Objects = dict[Key, Object]
@@ -55,7 +55,7 @@ def test_an_overlay_is_the_chart_with_its_components_values(helm: Helm, base: Ob
 def test_components_together_are_the_chart_with_their_values(
     helm: Helm, base: Objects, kubectl: str, names: tuple[str, ...]
 ) -> None:
-    together = Layer("", components=names)
+    together = ManifestLayer("", components=names)
     made = manifests.on_the_base(names, kubectl)
     assert made == render_objects(helm.path, together.values, together.served)
     assert made != base

@@ -25,7 +25,7 @@ Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValueRow:
     """One value."""
 
     key: str
@@ -52,17 +52,17 @@ def render_readme(chart: Path) -> str:
     return "\n".join([head + begin, *lines, end + tail])
 
 
-def value_rows(chart: Path) -> list[Row]:
+def value_rows(chart: Path) -> list[ValueRow]:
     """Every value of the chart, in the order of values.yaml."""
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     text = (chart / "values.yaml").read_text(encoding="utf-8")
     defaults = yaml.safe_load(text)
-    found: list[Row] = []
+    found: list[ValueRow] = []
     for key, description in describe_keys(text).items():
         node = schema_at(schema, key)
         default = json.dumps(_at(defaults, key), ensure_ascii=False)
         default = default if len(default) <= LONGEST else "see values.yaml"
-        found.append(Row(key, default, _allowed_values(schema, node), description))
+        found.append(ValueRow(key, default, _allowed_values(schema, node), description))
         found += _inside(schema, key, node)
     return found
 
@@ -110,13 +110,13 @@ def _at(values: Any, key: str) -> Any:
     return values
 
 
-def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
+def _inside(schema: Schema, key: str, node: Schema) -> Iterator[ValueRow]:
     """Yield the rows of an item of a list or of a map."""
     for below, item in _items(schema, key, node):
         for name, field in item.get("properties", {}).items():
             inner = resolve_reference(schema, field)
             if "description" in field:
-                yield Row(f"{below}.{name}", "", _allowed_values(schema, inner), field["description"])
+                yield ValueRow(f"{below}.{name}", "", _allowed_values(schema, inner), field["description"])
             yield from _inside(schema, f"{below}.{name}", inner)
 
 

@@ -35,7 +35,7 @@ DASHBOARDS: Final = Path("../charts/ddp-platform/files/dashboards")
 
 
 @dataclass(frozen=True)
-class Layer:
+class ManifestLayer:
     """A directory of ``manifests/``, rendered with its ``values.yaml``."""
 
     path: str
@@ -63,16 +63,18 @@ class Layer:
 PROMETHEUS: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
 KUEUE: Final = ("kueue.x-k8s.io/v1beta2/ClusterQueue",)
 COMPONENTS: Final = {
-    "gpu": Layer("components/gpu"),
-    "rdma": Layer("components/rdma"),
-    "monitoring": Layer("components/monitoring", serves=PROMETHEUS),
-    "kueue": Layer("components/kueue", serves=KUEUE),
-    "restricted-namespace": Layer("components/restricted-namespace"),
+    "gpu": ManifestLayer("components/gpu"),
+    "rdma": ManifestLayer("components/rdma"),
+    "monitoring": ManifestLayer("components/monitoring", serves=PROMETHEUS),
+    "kueue": ManifestLayer("components/kueue", serves=KUEUE),
+    "restricted-namespace": ManifestLayer("components/restricted-namespace"),
 }
 OVERLAYS: Final = {
-    "kind": Layer("overlays/kind"),
-    "gpu": Layer("overlays/gpu", components=("gpu", "monitoring", "kueue")),
-    "production": Layer("overlays/production", components=("gpu", "monitoring", "kueue", "restricted-namespace")),
+    "kind": ManifestLayer("overlays/kind"),
+    "gpu": ManifestLayer("overlays/gpu", components=("gpu", "monitoring", "kueue")),
+    "production": ManifestLayer(
+        "overlays/production", components=("gpu", "monitoring", "kueue", "restricted-namespace")
+    ),
 }
 
 
@@ -169,7 +171,7 @@ def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:
     return {directory / f"{part}.yaml": _text(items) for part, items in parts.items()}
 
 
-def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object], kind: str) -> dict[Path, str]:
+def _changes(layer: ManifestLayer, base: Mapping[Key, Object], own: Mapping[Key, Object], kind: str) -> dict[Path, str]:
     """The files of a layer: what its values add to the base, and what they change."""
     directory = Path(layer.path)
     if absent := base.keys() - own.keys():
@@ -254,7 +256,7 @@ def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:
         copy = Path(room, "manifests")
         shutil.copytree(MANIFESTS, copy)
         Path(room, "charts").symlink_to(CHARTS)
-        chosen = Layer("overlays/chosen", components=components)
+        chosen = ManifestLayer("overlays/chosen", components=components)
         (copy / chosen.path).mkdir()
         for path, text in _changes(chosen, {}, {}, "Kustomization").items():
             (copy / path).write_text(text, encoding="utf-8")
