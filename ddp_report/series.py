@@ -49,7 +49,7 @@ class Series:
         return next((value for value in reversed(self.values) if value is not None and math.isfinite(value)), None)
 
 
-def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
+def select_series(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
     """Return the series with this name and exactly these labels in addition to the pod's."""
     wanted = {*labels}
     return [one for one in series if one.name == name and one.labels.keys() - {POD} == wanted]

@@ -15,10 +15,10 @@ from ddp_report.series import (
     Timeline,
     Values,
     build_timeline,
-    chosen,
     elementwise_ratio,
     growth,
     merge_growth,
+    select_series,
 )
 from ddp_trainer.common.constants import RestartCause
 from ddp_trainer.common.metric_names import Metric, MetricLabel
@@ -73,9 +73,9 @@ def find_failures(
 
 
 def _count_failures(series: Sequence[Series]) -> Iterator[WorkerFailure]:
-    times = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILURE)}
-    ranks = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILED_RANK)}
-    for counter in chosen(series, Metric.FAILURES, MetricLabel.REASON):
+    times = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in select_series(series, Metric.LAST_FAILURE)}
+    ranks = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in select_series(series, Metric.LAST_FAILED_RANK)}
+    for counter in select_series(series, Metric.FAILURES, MetricLabel.REASON):
         pod, before, read = counter.labels.get(POD, ""), 0.0, 0.0
         readings = [(moment, count) for moment, count in counter.known() if math.isfinite(count)]
         for index, (moment, count) in enumerate(readings):
@@ -118,7 +118,7 @@ def _next_group_times(series: Sequence[Series], time: float) -> tuple[float | No
     """Return when the first group after this time was formed, None if none was, and when the next one was."""
     rounds = sorted(
         (later, number)
-        for gauge in chosen(series, Metric.RENDEZVOUS_ROUND)
+        for gauge in select_series(series, Metric.RENDEZVOUS_ROUND)
         for (_, former), (later, number) in _pairs(gauge)
         if later > time and number > former
     )
@@ -246,12 +246,12 @@ class JobTimeSeries:
 
 def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     """Summarize the series; return None if no series has two samples."""
-    account = _account(chosen(series, Metric.JOB_TIME, MetricLabel.STATE))
+    account = _account(select_series(series, Metric.JOB_TIME, MetricLabel.STATE))
     timeline = build_timeline(series, since=account[0].times[0] if account else None)
     if timeline is None:
         return None
-    samples = merge_growth([growth(counter, timeline) for counter in chosen(series, Metric.SAMPLES)], timeline)
-    loss, broken = _mean_values(chosen(series, Metric.LOSS), timeline)
+    samples = merge_growth([growth(counter, timeline) for counter in select_series(series, Metric.SAMPLES)], timeline)
+    loss, broken = _mean_values(select_series(series, Metric.LOSS), timeline)
     sizes = list(_sizes(series))
     return JobTimeSeries(
         timeline=timeline,
@@ -274,7 +274,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
 def _user_values(series: Sequence[Series], timeline: Timeline) -> dict[str, UserValue]:
     """Return the values that the script names itself, each of the lowest rank that has reported it."""
     found: dict[str, dict[int, list[Series]]] = {}
-    for gauge in chosen(series, Metric.USER_VALUE, MetricLabel.NAME, MetricLabel.RANK):
+    for gauge in select_series(series, Metric.USER_VALUE, MetricLabel.NAME, MetricLabel.RANK):
         rank = gauge.labels[MetricLabel.RANK]
         if rank.isdecimal() and any(gauge.known()):
             of_name = found.setdefault(clean_text(gauge.labels[MetricLabel.NAME]), {})
@@ -300,7 +300,7 @@ def _mean_values(series: Iterable[Series], timeline: Timeline) -> tuple[Values, 
 
 
 def _phase_seconds(series: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
-    counters = chosen(series, Metric.PHASE_SECONDS, MetricLabel.PHASE)
+    counters = select_series(series, Metric.PHASE_SECONDS, MetricLabel.PHASE)
     found: dict[str, Values] = {}
     for phase in Phase:
         grown = [growth(counter, timeline) for counter in counters if counter.labels[MetricLabel.PHASE] == phase]
@@ -344,10 +344,10 @@ def _states(account: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
 def _seconds_by_state(series: Sequence[Series]) -> dict[str, float]:
     """Return the time accounting of the most advanced pod; states without time are left out."""
     found: dict[str, float] = {}
-    for counter in chosen(series, Metric.JOB_TIME, MetricLabel.STATE):
+    for counter in select_series(series, Metric.JOB_TIME, MetricLabel.STATE):
         state = counter.labels[MetricLabel.STATE]
         found[state] = max(found.get(state, 0.0), counter.last or 0.0)
-    lost = max((counter.last or 0.0 for counter in chosen(series, Metric.LOST_PROGRESS)), default=0.0)
+    lost = max((counter.last or 0.0 for counter in select_series(series, Metric.LOST_PROGRESS)), default=0.0)
     return {state: seconds for state, seconds in found.items() if seconds > 0} | ({LOST: lost} if lost > 0 else {})
 
 
@@ -372,7 +372,7 @@ _Key = tuple[str, str, str]
 def _by_rank(series: Sequence[Series], name: str, labels: Sequence[str]) -> dict[_Key, Series]:
     return {
         (one.labels.get(POD, ""), one.labels[MetricLabel.RANK], one.labels.get(MetricLabel.LOCAL_RANK, "")): one
-        for one in chosen(series, name, *labels)
+        for one in select_series(series, name, *labels)
     }
 
 
@@ -396,9 +396,9 @@ def _rank(key: _Key, steps: Series, seconds: Series | None, waited: Series | Non
 
 def _sizes(series: Sequence[Series]) -> Iterator[tuple[float, float]]:
     """Yield the world size over time, as reported by pods of the latest generation."""
-    rounds = {gauge.labels.get(POD, ""): gauge for gauge in chosen(series, Metric.RENDEZVOUS_ROUND)}
+    rounds = {gauge.labels.get(POD, ""): gauge for gauge in select_series(series, Metric.RENDEZVOUS_ROUND)}
     readings: list[tuple[float, float, float]] = []
-    for gauge in chosen(series, Metric.WORLD_SIZE):
+    for gauge in select_series(series, Metric.WORLD_SIZE):
         number = rounds.get(gauge.labels.get(POD, ""))
         generations = dict(number.known()) if number is not None else {}
         readings += [(moment, generations.get(moment, 0.0), size) for moment, size in gauge.known() if size > 0]
@@ -431,7 +431,7 @@ def _scale_changes(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
 def _restarts(series: Sequence[Series]) -> Iterator[Change]:
     """Yield the restarts of the pod with the most, per cause; every pod counts the whole run from its own start."""
     causes: dict[str, dict[str, list[Change]]] = {}
-    for counter in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
+    for counter in select_series(series, Metric.RESTARTS, MetricLabel.CAUSE):
         cause, pod = counter.labels[MetricLabel.CAUSE], counter.labels.get(POD, "")
         causes.setdefault(cause, {}).setdefault(pod, []).extend(_restart_changes(counter, cause))
     for of_pods in causes.values():

@@ -38,7 +38,7 @@ class GrafanaService:
         return f"service/{self.name} in namespace {self.namespace}"
 
 
-def checked(url: str, origin: str) -> str:
+def parse_url(url: str, origin: str) -> str:
     """Validate and normalize the address of Grafana. Raises UsageError."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -12,7 +12,7 @@ from kubectl_ddp.spec import rules
 from kubectl_ddp.util.finding import Finding, error, ok
 
 
-def server_takes_it(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
+def check_dry_run(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the objects, and the pods created from them, pass all admission plugins and webhooks."""
     del subject
     refused = read(facts.refused)
@@ -22,7 +22,7 @@ def server_takes_it(subject: Subject, facts: PreflightFacts) -> Iterator[Finding
         yield ok("The API server takes the objects and their pods (dry run).")
 
 
-def it_is_allowed(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
+def check_rights(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the user has all rights that submit requires. All missing ones are reported together."""
     missing = read(facts.rights)
     if missing:
@@ -55,8 +55,8 @@ OF_THE_JOB: Final[Sequence[Check]] = (
 """Checks that need no cluster."""
 
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
-    Check(RIGHTS, ("rights",), it_is_allowed),
-    Check("server", ("refused",), server_takes_it),
+    Check(RIGHTS, ("rights",), check_rights),
+    Check("server", ("refused",), check_dry_run),
     Check("machines", ("nodes",), resources.check_node_resources),
     Check("gang", ("has_scheduling_group",), resources.check_native_gang),
     Check("queue", ("local_queues",), controllers.check_local_queue),

@@ -67,7 +67,7 @@ def gang_scheduling_view(spec: JobSpec, engine: str, native_version: str = NATIV
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
     """
     return {
-        "together": gang_metadata(spec, engine),
+        "gang": gang_metadata(spec, engine),
         "native_api": f"{NATIVE_GROUP}/{native_version}",
         "native_template": NATIVE_TEMPLATE,
         "workload_reference": _workload_reference(spec.name, native_version),
@@ -174,19 +174,19 @@ def metadata_view(
     """Return the metadata of the pods for the templates."""
     return {
         "worker_metadata": {
-            "labels": chosen("labels", spec.labels, {**labels(Role.WORKER), **gang.pod_labels}, NO_PROXY),
-            "annotations": chosen(
+            "labels": merge_metadata("labels", spec.labels, {**labels(Role.WORKER), **gang.pod_labels}, NO_PROXY),
+            "annotations": merge_metadata(
                 "annotations", spec.annotations, {**gang.pod_annotations, **fabric_annotations}, NO_EVICTION
             ),
         },
         "store_metadata": {
-            "labels": chosen("labels", spec.labels, labels(Role.STORE), NO_PROXY),
-            "annotations": chosen("annotations", spec.annotations, {}, MOVES),
+            "labels": merge_metadata("labels", spec.labels, labels(Role.STORE), NO_PROXY),
+            "annotations": merge_metadata("annotations", spec.annotations, {}, MOVES),
         },
     }
 
 
-def chosen(key: str, wanted: Texts, own: Texts, defaults: Texts | None = None) -> dict[str, str]:
+def merge_metadata(key: str, wanted: Texts, own: Texts, defaults: Texts | None = None) -> dict[str, str]:
     """Return the labels or annotations of an object.
 
     Args:

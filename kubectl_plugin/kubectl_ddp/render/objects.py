@@ -129,13 +129,13 @@ def render(
     view |= secret_view(spec.name, run_id, run_secret or new_secret())
     pod_labels = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= pod.placement_view(spec, pod_labels, view["node_labels"])
-    view |= metadata.metadata_view(spec, view["labels"], view["together"], view["fabric_annotations"])
+    view |= metadata.metadata_view(spec, view["labels"], view["gang"], view["fabric_annotations"])
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
         engine.file,
         "secret.yaml.j2",
         *(["code.yaml.j2"] if code else []),
-        *view["together"].templates,
+        *view["gang"].templates,
         *view["fabric_templates"],
         *(["nodes-service.yaml.j2"] if engine.has_subdomain else []),
         "store-job.yaml.j2",
@@ -186,14 +186,14 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
     def labels(role: constants.Role | None = None) -> dict[str, str]:
         return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
-    gang = metadata.gang_scheduling_view(spec, engine.name, native_version)
-    together = gang["together"]
+    gang_view = metadata.gang_scheduling_view(spec, engine.name, native_version)
+    gang = gang_view["gang"]
     annotations = {
         constants.Annotation.DIGEST: digest(spec, code.text if code else ""),
         constants.Annotation.SPEC: compact(spec_to_dict(spec)),
     }
     namespace = {"namespace": spec.namespace} if spec.namespace else {}
-    return gang | {
+    return gang_view | {
         "spec": spec,
         "starting_pods": starting_pod_count(spec),
         "run_id": run_id,
@@ -202,13 +202,11 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
         "root_metadata": {
             "name": spec.name,
             **namespace,
-            "labels": metadata.chosen("labels", spec.labels, labels() | together.labels),
-            "annotations": metadata.chosen("annotations", spec.annotations, annotations | together.annotations),
+            "labels": metadata.merge_metadata("labels", spec.labels, labels() | gang.labels),
+            "annotations": metadata.merge_metadata("annotations", spec.annotations, annotations | gang.annotations),
         },
         "code_parts": code_parts(spec.name, code) if code else [],
-        "set_metadata": None
-        if together.is_roots_alone
-        else {"labels": together.labels, "annotations": together.annotations},
+        "set_metadata": None if gang.is_roots_alone else {"labels": gang.labels, "annotations": gang.annotations},
         "selector": selector,
         "labels": labels,
         "engine": engine,

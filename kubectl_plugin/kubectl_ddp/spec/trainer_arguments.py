@@ -24,12 +24,12 @@ from ddp_trainer.common.trainer_options import (
     Violation,
     count_batch_slices,
     find_conflicts,
+    flag_violations,
     micro_batch_size,
     of_micro_batches,
     of_slices,
     of_stages,
-    share,
-    unknown,
+    part_samples,
 )
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -81,7 +81,7 @@ class ReferenceModel:
         batch = self.global_batch
         slices = count_batch_slices(self.batch_slices, max_ranks=max_ranks, parts=parts, global_batch=batch)
         for part in range(parts if parts <= slices else 0):  # the trainer reports parts without a slice
-            samples = share(part, parts=parts, batch_slices=slices, global_batch=batch)
+            samples = part_samples(part, parts=parts, batch_slices=slices, global_batch=batch)
             yield -(-samples // max(1, micro_batch_size(samples, self.micro_batch, layout.pp)))
 
 
@@ -130,7 +130,7 @@ def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
     >>> next(invalid_options(["--precision", "fp64"])).help
     'Give fp32, tf32, bf16 or fp16.'
     """
-    yield from unknown(partial(last_flag_value, args))
+    yield from flag_violations(partial(last_flag_value, args))
 
 
 def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:

@@ -4,8 +4,8 @@
 submitted by other means. Both must report the same, so this module holds the rules: arithmetic, standard library only.
 Each ``of_*`` function yields the violations, none for a valid layout.
 
-:func:`unknown` reports flags that have another name now and values that an option does not have. Standard library
-only.
+:func:`flag_violations` reports flags that have another name now and values that an option does not have. Standard
+library only.
 
 :func:`find_conflicts` yields the options that conflict with a layout.
 """
@@ -123,10 +123,10 @@ def count_batch_slices(requested: int | None, *, max_ranks: int, parts: int, glo
     return int(min(1 << (max(max_ranks, parts) - 1).bit_length(), global_batch))
 
 
-def share(part: int, *, parts: int, batch_slices: int, global_batch: int) -> int:
+def part_samples(part: int, *, parts: int, batch_slices: int, global_batch: int) -> int:
     """Return the samples of a step that one of ``parts`` parts of a batch has; each part is a run of batch slices.
 
-    >>> [share(part, parts=3, batch_slices=8, global_batch=32) for part in range(3)]
+    >>> [part_samples(part, parts=3, batch_slices=8, global_batch=32) for part in range(3)]
     [12, 12, 8]
     """
     first, beyond = (_start(batch_slices, parts, index) for index in (part, part + 1))
@@ -186,13 +186,13 @@ def renamed_flag(flag: str) -> str:
     return f"{flag} is now {RENAMED[flag]}." if flag in RENAMED else ""
 
 
-def unknown(value_of: Callable[[str], str | None]) -> Iterator[Violation]:
+def flag_violations(value_of: Callable[[str], str | None]) -> Iterator[Violation]:
     """Yield a violation for each flag that has another name now, or whose value is not allowed.
 
     Args:
         value_of: Returns the value of a flag, or None where the flag was not given.
 
-    >>> next(unknown({"--optimizer": "lion"}.get))
+    >>> next(flag_violations({"--optimizer": "lion"}.get))
     Violation(message="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
     """
     for flag in RENAMED:

@@ -10,10 +10,11 @@ failure with the reason "a peer has gone" is never the first failure if there is
 stopped without a request of its agent, or a rank that exited with 0 before, is also the cause of such a failure.
 
 How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
-Causes in ``CHARGED`` count against ``--max-restarts``; of the others, ``PREEMPTION`` is limited, by
-``UNEXPLAINED_STOPS``. A code in ``HOPELESS`` ends the run without a restart. ``test_restart_budget.py`` plays deaths.
-Update "What happens when" in ``docs/launcher.md``; nothing else has to change. A new reason for the error file and the
-log is a member of ``FailureReason`` and a row in ``_REASON_OF_SIGNAL`` or ``_REASON_OF_MESSAGE``.
+Metrics and logs count the restart by its cause. Causes in ``CHARGED`` count against ``--max-restarts``; of the others,
+``PREEMPTION`` is limited, by ``MOST_FREE_STOPS``. A code in ``HOPELESS`` ends the run without a restart.
+``test_restart_budget.py`` plays deaths. Update "What happens when" in ``docs/launcher.md``, and add a line to
+``CHANGELOG.md``; nothing else has to change. A new reason for the error file and the log is a member of
+``FailureReason`` and a row in ``_REASON_OF_SIGNAL`` or ``_REASON_OF_MESSAGE``.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ CODES_OF_A_REQUESTED_STOP: Final = {
 Of a worker that exits by itself, :data:`CAUSE_OF_CODE` classifies the code.
 """
 
-UNEXPLAINED_STOPS: Final = 10
+MOST_FREE_STOPS: Final = 10
 """Number of times in a row that a group may stop with a free exit code and all its members. After that, a stop is a
 failure.
 
@@ -78,7 +79,7 @@ MOST_REPEATS: Final = 3
 REPEATABLE: Final = frozenset(
     {FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM, FailureReason.OTHER}
 )
-"""Reasons of failures that the program itself causes. A signal, a lost peer or a GPU may be gone the next time."""
+"""Reasons of failures that the program itself causes. Another cause, such as a lost peer, may be gone the next time."""
 _INCURABLE: Final = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
 """Exceptions before the first step that are the same at every start."""
 
@@ -310,7 +311,7 @@ class Budget:
     _repeats: int = 0
     _repeated: tuple[int, str] = (0, "")
     """Exit code and message of the last error before the first step."""
-    _unexplained: int = 0
+    _free_stops: int = 0
     _lost: set[str] = field(default_factory=set)
     """Names of lost members whose successors have not come. Their launchers may have crashed."""
 
@@ -333,7 +334,7 @@ class Budget:
             membership_changed: Whether the group ended because of a lost, new or leaving node.
         """
         cause = RestartCause.RESIZE if membership_changed or first is None else self._cause_of(first)
-        self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
+        self._free_stops = self._free_stops + 1 if cause is RestartCause.PREEMPTION else 0
         if first is not None and cause in CHARGED:
             if self._cannot_heal(first):
                 self.hopeless_after = self._repeats
@@ -385,7 +386,7 @@ class Budget:
 
     def _cause_of(self, first: Failure) -> RestartCause:
         cause = CAUSE_OF_CODE.get(first.exit_code, RestartCause.FAILURE)
-        if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
+        if cause is RestartCause.PREEMPTION and self._free_stops >= MOST_FREE_STOPS:
             return RestartCause.FAILURE
         return cause
 

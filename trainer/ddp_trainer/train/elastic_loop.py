@@ -123,7 +123,7 @@ class ElasticLoop:
                     break
                 step = Step(trainer.start_step(), trainer.state, trainer.components)
                 yield step
-                if trainer.end_step(step.plan, step.result):
+                if trainer.end_step(step.step_plan, step.result):
                     self._exit(trainer.end_group())
             except PeerLost as err:
                 ended = api.release_ended_group(self._transition, self._process.group, err)
@@ -236,16 +236,16 @@ class Step:
     the last step of an epoch.
     """
 
-    def __init__(self, plan: StepPlan, state: TrainState, components: GroupComponents) -> None:
-        self.number = plan.step
+    def __init__(self, step_plan: StepPlan, state: TrainState, components: GroupComponents) -> None:
+        self.number = step_plan.step
         """Number of the global step, counted from 0."""
-        self.epoch = plan.epoch
+        self.epoch = step_plan.epoch
         """Number of the epoch, counted from 0."""
-        self.batch_ids = plan.ids
+        self.batch_ids = step_plan.ids
         """Ids of the samples of the whole global step."""
         self.own_ids: list[Tensor] = []
         """Ids of the samples whose loss was passed to :meth:`backward`, one tensor per batch."""
-        self.plan = plan
+        self.step_plan = step_plan
         self.result = StepResult(loss=components.no_loss.clone())
         """Samples and losses that were passed to :meth:`backward`."""
         self._optimizer, self._components = state.optimizer, components
@@ -253,9 +253,9 @@ class Step:
 
     def __iter__(self) -> Iterator[Batch]:
         components = self._components
-        for request in self.plan.own:
+        for request in self.step_plan.own:
             batch, _ = fetch_slice(components, request, self.result)
-            seed_slice_rng(self.plan, request.slice_index, components.group.device)
+            seed_slice_rng(self.step_plan, request.slice_index, components.group.device)
             self._waiting = request.ids
             yield batch
             if self._waiting is not None:

@@ -60,21 +60,21 @@ def begin_step(state: TrainState, components: GroupComponents) -> StepPlan:
 # ---------------------------------------------------------------------- fetch, forward and backward
 
 
-def compute_step(state: TrainState, components: GroupComponents, plan: StepPlan) -> StepResult:
+def compute_step(state: TrainState, components: GroupComponents, step_plan: StepPlan) -> StepResult:
     """Fetch this rank's samples slice by slice, and add the gradients of each slice to the weights.
 
     Returns:
         The sum of the losses of this rank, and an error of a fetch.
     """
-    result = StepResult(plan.own_samples, plan.own_digest)
-    for batch_slice in fetch_slices(components, plan, result):
-        seed_slice_rng(plan, batch_slice.slice_index, components.group.device)
+    result = StepResult(step_plan.own_samples, step_plan.own_digest)
+    for batch_slice in fetch_slices(components, step_plan, result):
+        seed_slice_rng(step_plan, batch_slice.slice_index, components.group.device)
         loss = forward_backward(state, components, batch_slice)
         result.loss = loss if result.loss is None else result.loss + loss
     return result
 
 
-def fetch_slices(components: GroupComponents, plan: StepPlan, result: StepResult) -> Iterator[BatchSlice]:
+def fetch_slices(components: GroupComponents, step_plan: StepPlan, result: StepResult) -> Iterator[BatchSlice]:
     """Yield this rank's samples of a step, each slice when the one before is computed.
 
     Batch slices are yielded one by one, so that their results do not depend on the rank. If the components merge
@@ -82,18 +82,18 @@ def fetch_slices(components: GroupComponents, plan: StepPlan, result: StepResult
     stored in ``result``, and nothing more is fetched.
     """
     fetched: list[tuple[Batch, int]] = []
-    for request in plan.own:
+    for request in step_plan.own:
         batch, count = fetch_slice(components, request, result)
         if result.error is not None:
             return
         if count and components.merges_slices:
             fetched.append((batch, count))
         elif count:
-            yield BatchSlice(request.slice_index, batch, count, plan.samples, is_last=request is plan.own[-1])
+            yield BatchSlice(request.slice_index, batch, count, step_plan.samples, is_last=request is step_plan.own[-1])
     if fetched:
         merged = merge([batch for batch, _ in fetched])
         count = sum(count for _, count in fetched)
-        yield BatchSlice(plan.own[0].slice_index, merged, count, plan.samples, is_last=True)
+        yield BatchSlice(step_plan.own[0].slice_index, merged, count, step_plan.samples, is_last=True)
 
 
 def fetch_slice(components: GroupComponents, request: Request, result: StepResult) -> tuple[Batch, int]:
@@ -120,11 +120,11 @@ def fetch_slice(components: GroupComponents, request: Request, result: StepResul
     return batch, request.ids.numel() - len(skipped)
 
 
-def seed_slice_rng(plan: StepPlan, slice_index: int, device: torch.device) -> None:
+def seed_slice_rng(step_plan: StepPlan, slice_index: int, device: torch.device) -> None:
     """Seed torch's generators for the draws of the model in a slice; ``torch.manual_seed()`` would take 140 us."""
-    torch.default_generator.manual_seed(plan.seeds[slice_index])
+    torch.default_generator.manual_seed(step_plan.seeds[slice_index])
     if device.type == "cuda":
-        torch.cuda.manual_seed(plan.seeds[slice_index])
+        torch.cuda.manual_seed(step_plan.seeds[slice_index])
 
 
 def forward_backward(state: TrainState, components: GroupComponents, batch_slice: BatchSlice) -> Tensor:
@@ -165,7 +165,7 @@ def forward_backward(state: TrainState, components: GroupComponents, batch_slice
 def commit_step(
     state: TrainState,
     components: GroupComponents,
-    plan: StepPlan,
+    step_plan: StepPlan,
     result: StepResult,
     *,
     stop: bool,
@@ -177,7 +177,7 @@ def commit_step(
     Args:
         state: The training state; its step counter moves to the next step.
         components: The components of the worker group.
-        plan: The samples of the step.
+        step_plan: The samples of the step.
         result: The result of this rank's part.
         stop: This rank wants to stop after the step.
         save: This rank wants to save a checkpoint after the step.
@@ -191,7 +191,7 @@ def commit_step(
     """
     group, strategy = components.group, components.strategy
     # The other ranks wait for these collectives, even if this rank has no samples or could not fetch them.
-    strategy.reduce(plan.samples)
+    strategy.reduce(step_plan.samples)
     loss = strategy.reported_loss(components.no_loss if result.loss is None else result.loss)
     report = StepReport(
         samples=result.samples if group.counts else 0,
@@ -214,10 +214,10 @@ def commit_step(
     components.timer.end_phase(Phase.COMM_EXPOSED)
     if result.error is not None:
         raise result.error
-    check(decision, step=plan.step, samples=plan.samples, digest=plan.digest)
-    update_weights(state, components, plan, decision)
-    state.tracker.commit(plan.ids, decision.skipped)
-    if plan.ends_epoch:
+    check(decision, step=step_plan.step, samples=step_plan.samples, digest=step_plan.digest)
+    update_weights(state, components, step_plan, decision)
+    state.tracker.commit(step_plan.ids, decision.skipped)
+    if step_plan.ends_epoch:
         state.tracker.close_epoch()
     state.step += 1
     if components.balance is not None and (batch_slices := components.balance.rebalance(decision.costs)) is not None:
@@ -226,17 +226,17 @@ def commit_step(
     return decision
 
 
-def update_weights(state: TrainState, components: GroupComponents, plan: StepPlan, decision: StepDecision) -> None:
+def update_weights(state: TrainState, components: GroupComponents, step_plan: StepPlan, decision: StepDecision) -> None:
     """Step the optimizer; if the loss or a gradient is not finite, apply the policy for that instead."""
     if decision.is_finite:
         if components.buffers is not None:
             components.buffers.commit()
-        state.optimizer.step(plan.step)
+        state.optimizer.step(step_plan.step)
     else:
         if components.buffers is not None:
             components.buffers.discard()
-        state.context.guard.handle_nonfinite(plan.step, decision.loss, state.optimizer.loss_scale)
-    components.strategy.on_step_end(plan.step, state.optimizer.optimizer)
+        state.context.guard.handle_nonfinite(step_plan.step, decision.loss, state.optimizer.loss_scale)
+    components.strategy.on_step_end(step_plan.step, state.optimizer.optimizer)
     components.timer.end_phase(Phase.OPTIMIZER)
 
 
@@ -276,6 +276,11 @@ class StepDecision(NamedTuple):
     is_finite: bool
     """The loss and all gradients are finite on all ranks."""
     time: Sequence[float] = NO_TIMES
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per sample."""
+        return self.loss / self.samples
 
 
 def decide_step(report: StepReport, group: Group) -> StepDecision:

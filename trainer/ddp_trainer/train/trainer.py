@@ -48,7 +48,7 @@ class Trainer:
         self._context = build_context(config, task, process)
         self._timer = self._context.timer
         self._history = GoodputTracker(self._timer)
-        self._held = ElasticState(self._context, self._history)
+        self._elastic_state = ElasticState(self._context, self._history)
         self.callbacks = CallbackList(config)
         """Receivers of the events of this run."""
         self._has_entered = self._has_components = False
@@ -57,7 +57,7 @@ class Trainer:
     @property
     def state(self) -> TrainState:
         """Training state; between groups, only its data position is valid."""
-        return self._held.state
+        return self._elastic_state.state
 
     @property
     def can_join_next_group(self) -> bool:
@@ -87,15 +87,15 @@ class Trainer:
         except PeerLost:
             raise
         except Exception as err:
-            if self._held.verification is not None:
-                self._held.verification.raise_if_damaged(err)
+            if self._elastic_state.verification is not None:
+                self._elastic_state.verification.raise_if_damaged(err)
             raise
         finally:
             self._timer.enter(None)  # ranks do not wait for anything outside of this call
 
     def start(self, process: ProcessContext) -> Outcome | None:
         """Enter a worker group, resume, and build its components; return an outcome if there is nothing to train."""
-        config, env, group, is_new = self._config, process.env, process.group, not self._held.is_complete
+        config, env, group, is_new = self._config, process.env, process.group, not self._elastic_state.is_complete
         self._process = process
         self._context.enter(process)
         former, best = self._saver if self._has_entered else None, self._context.watch.best
@@ -108,7 +108,7 @@ class Trainer:
                 f"--parallel {config.parallel} takes more than {group.world_size} ranks: waiting."
             )
             return await_end(process, self._timer)
-        restored = self._held.resume(self._saver)
+        restored = self._elastic_state.resume(self._saver)
         if group.is_spare:
             return await_end(process, self._timer)
         self.callbacks.expect(self.state)
@@ -139,8 +139,8 @@ class Trainer:
 
     def train_step(self) -> bool:
         """Take one step, then evaluate and save if due; return True if the ranks agreed to stop."""
-        plan = self.start_step()
-        return self.end_step(plan, compute_step(self.state, self.components, plan))
+        step_plan = self.start_step()
+        return self.end_step(step_plan, compute_step(self.state, self.components, step_plan))
 
     def start_step(self) -> StepPlan:
         """Clear the gradients, and return the samples of the next step."""
@@ -153,24 +153,24 @@ class Trainer:
             self.callbacks.profile.step(step)
         return begin_step(self.state, self.components)
 
-    def end_step(self, plan: StepPlan, result: StepResult) -> bool:
+    def end_step(self, step_plan: StepPlan, result: StepResult) -> bool:
         """Commit a step on all ranks or on none, evaluate and save if due; return True if the ranks agreed to stop."""
         state, saver, process, times = self.state, self._saver, self._process, self._history.time_report()
         stops = process.stop.exit_code is not None or (process.control is not None and process.control.asked)
         saves = saver.every_seconds is not None and saver.should_save()
         try:
-            decision = commit_step(state, self.components, plan, result, stop=stops, save=saves, times=times)
+            decision = commit_step(state, self.components, step_plan, result, stop=stops, save=saves, times=times)
         except RollBack as err:
             self._roll_back(str(err))
             return False
         process.group.is_starting = False
         self._history.record_step(state.step, decision.time)
-        loss, own_samples = decision.loss / decision.samples, result.samples if process.group.counts else 0
-        self.callbacks.step(state, plan, loss=loss, is_finite=decision.is_finite, own_samples=own_samples)
-        is_evaluation_due = plan.ends_epoch and self._is_evaluation_due()
+        loss, own_samples = decision.mean_loss, result.samples if process.group.counts else 0
+        self.callbacks.step(state, step_plan, loss=loss, is_finite=decision.is_finite, own_samples=own_samples)
+        is_evaluation_due = step_plan.ends_epoch and self._is_evaluation_due()
         self._must_stop |= decision.stop > 0
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
-        if self._held.verification is not None:
+        if self._elastic_state.verification is not None:
             self._confirm(wait=self._must_stop or self._must_save or self.is_done or is_evaluation_due)
         if not self.components.strategy.is_synchronized_after(state.step):
             return False
@@ -184,12 +184,12 @@ class Trainer:
     def _confirm(self, *, wait: bool) -> None:
         """See :meth:`.ElasticState.confirm`."""
         self._timer.enter(Section.CHECKPOINT)
-        self._held.confirm(wait=wait)
+        self._elastic_state.confirm(wait=wait)
         self._timer.end_phase(Phase.CHECKPOINT)
 
     def _roll_back(self, reason: str) -> None:
         """Resume from the newest checkpoint in this process; the steps since then count as lost."""
-        self.components.feed.load_state_dict(self._held.roll_back(self._saver, reason).data)
+        self.components.feed.load_state_dict(self._elastic_state.roll_back(self._saver, reason).data)
         self.components.restart()
         lost = self._history.go_on_from(self.state.step)
         self.callbacks.rollback(self.state.step, lost, reason)
@@ -216,7 +216,7 @@ class Trainer:
 
     def _save(self, summary: Summary | None) -> None:
         self._must_save = False
-        assert self._held.verification is None  # noqa: S101 - callers confirm the state first
+        assert self._elastic_state.verification is None  # noqa: S101 - callers confirm the state first
         self.state.save(self._saver, summary, self.components.feed.state_dict() if self._has_components else None)
 
     def _wait_for_save(self) -> None:
@@ -242,7 +242,7 @@ class Trainer:
         progress, step = self._process.progress, self.state.step
         try:
             # Without a group, a rank of a distributed model has only shards and cannot save.
-            if self._saver.saved_step != step and self._held.is_complete:
+            if self._saver.saved_step != step and self._elastic_state.is_complete:
                 self._save(None)
             self._wait_for_save()
             self._history.save_account()
@@ -319,8 +319,8 @@ class Trainer:
                 self.state.optimizer.discard_step()
             self._has_components = False
             del self.components
-        if stays and self._has_entered and (is_sharded or self._held.verification is not None):
-            self._held.capture(in_doubt=in_doubt)
+        if stays and self._has_entered and (is_sharded or self._elastic_state.verification is not None):
+            self._elastic_state.capture(in_doubt=in_doubt)
         self._must_stop = self._must_save = False
         if collects:
             gc.collect()

@@ -20,7 +20,7 @@ from kubectl_ddp.backends.select import cluster_of, is_local
 from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name
 from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
-from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
+from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, parse_url
 
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 
@@ -117,7 +117,7 @@ def _grafana_url(flag: str | None) -> str | None:
     from kubectl_ddp.spec.external_values import GRAFANA, config_file, setting  # noqa: PLC0415 - not needed for help
 
     sources = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
-    return next((checked(url, origin) for url, origin in sources if url), None)
+    return next((parse_url(url, origin) for url, origin in sources if url), None)
 
 
 def _show(options: Options, url: str, *, opens: bool) -> None:

@@ -172,7 +172,7 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
     """
     least = seconds_of("--older-than", older_than) or 0.0
     states = {STATES[word.lower()] for word in words} or TERMINAL
-    found = chosen(_finished(options), states, least, time.time())
+    found = select_finished(_finished(options), states, least, time.time())
     if not found:
         _print_deleted(options, [], dry_run=dry_run)
         options.print_message("No finished job to delete.")
@@ -183,7 +183,9 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
     _print_deleted(options, deleted, dry_run=dry_run)
 
 
-def chosen(found: list[Finished], states: frozenset[State] | set[State], least: float, now: float) -> list[Finished]:
+def select_finished(
+    found: list[Finished], states: frozenset[State] | set[State], least: float, now: float
+) -> list[Finished]:
     """Return the jobs that ended in one of these states, at least ``least`` seconds ago."""
     return [one for one in found if one.state.state in states and one.seconds_since_end(now) >= least]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.common.trainer_options import PipelineSchedule, count_batch_slices, share
+from ddp_trainer.common.trainer_options import PipelineSchedule, count_batch_slices, part_samples
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
 from ddp_trainer.train.parallel.pp.pipeline_split import check_micro_batches
@@ -27,7 +27,7 @@ from tests.support.jobs import a_job
 def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, batch_slices: int, parts: int) -> None:
     batch_slices = min(batch_slices, batch)
     parts = min(parts, batch_slices)
-    counted = [share(part, parts=parts, batch_slices=batch_slices, global_batch=batch) for part in range(parts)]
+    counted = [part_samples(part, parts=parts, batch_slices=batch_slices, global_batch=batch) for part in range(parts)]
     assert counted == shares(batch, batch_slices, parts)
     assert count_batch_slices(None, max_ranks=parts, parts=parts, global_batch=batch) == choose_batch_slices(
         None, promised_ranks=parts, max_ranks=parts, world_size=parts, global_batch=batch

@@ -12,7 +12,7 @@ from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.cli.jobs.dashboard import open_port_forward
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError
-from kubectl_ddp.kube.grafana import address, checked
+from kubectl_ddp.kube.grafana import address, parse_url
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.support.command_line import CommandLine
 
@@ -89,7 +89,7 @@ def test_a_job_of_this_machine_has_no_cluster_to_look_in(cli: CommandLine) -> No
 )
 def test_what_is_no_address_is_refused_and_passwords_are_not_repeated(url: str) -> None:
     with pytest.raises(UsageError) as refused:
-        checked(url, "--grafana")
+        parse_url(url, "--grafana")
     assert "word" not in str(refused.value).replace("password", "")
 
 

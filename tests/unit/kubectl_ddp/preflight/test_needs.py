@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight import namespace_checks
-from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
+from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, check_dry_run, check_rights, run_checks
 from kubectl_ddp.preflight.model import PreflightFacts, Unknown
 from kubectl_ddp.preflight.namespace_checks import check_image_pull_secrets, check_priority_class, check_secrets
 from kubectl_ddp.preflight.resources import check_resource_quota
@@ -127,13 +127,13 @@ def test_a_quota_for_other_pods_is_left_aside() -> None:
 
 def test_everything_that_is_not_allowed_is_said_at_once() -> None:
     lacking = facts(rights=["create jobs.batch", "list pods"], rights_hint="Ask.")
-    [found] = it_is_allowed(a_subject(), lacking)
+    [found] = check_rights(a_subject(), lacking)
     assert found.message == "You may not create jobs.batch, list pods in namespace 'team'."
     assert found.hint == "Ask."
 
 
 def test_a_refusal_that_both_pods_meet_is_said_once() -> None:
-    [found] = server_takes_it(a_subject(), facts(refused={"0": "no", "1": "no"}))
+    [found] = check_dry_run(a_subject(), facts(refused={"0": "no", "1": "no"}))
     assert (found.severity, found.message) == (Severity.ERROR, "no")
 
 

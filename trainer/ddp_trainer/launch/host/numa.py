@@ -38,7 +38,7 @@ class Machine:
 
     def local_cpus(self, gpu: str) -> Cpus:
         """Return the allowed processors of the NUMA node of a GPU."""
-        return numbers(self._text(f"sys/devices/system/node/node{self.node_of(gpu)}/cpulist")) & self.allowed
+        return parse_cpu_list(self._text(f"sys/devices/system/node/node{self.node_of(gpu)}/cpulist")) & self.allowed
 
     def socket_of(self, cpu: int) -> int:
         """Return the number of a processor's physical package."""
@@ -46,13 +46,13 @@ class Machine:
 
     def core_of(self, cpu: int) -> int:
         """Return the lowest processor that shares a core with ``cpu``."""
-        return min(numbers(self._text(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
+        return min(parse_cpu_list(self._text(f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
 
     def complex_of(self, cpu: int) -> int:
         """Return the lowest processor that shares the cache of the highest level with ``cpu``."""
         caches = (self.root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")
         largest = max(caches, key=lambda cache: int((cache / "level").read_text()))
-        return min(numbers((largest / "shared_cpu_list").read_text()))
+        return min(parse_cpu_list((largest / "shared_cpu_list").read_text()))
 
     def _text(self, path: str) -> str:
         return (self.root / path).read_text()
@@ -146,10 +146,10 @@ def bindings(mode: str, workers: int, machine: Machine) -> tuple[Cpus, ...]:
     return bound
 
 
-def numbers(text: str) -> Cpus:
+def parse_cpu_list(text: str) -> Cpus:
     """Parse the kernel's format for sets of processors. Raises ValueError for other text.
 
-    >>> sorted(numbers("0-2,8"))
+    >>> sorted(parse_cpu_list("0-2,8"))
     [0, 1, 2, 8]
     """
     if not re.fullmatch(r"(\d+(-\d+)?(,\d+(-\d+)?)*)?", text.strip()):

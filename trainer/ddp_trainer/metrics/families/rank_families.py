@@ -8,16 +8,16 @@ How to add a metric:
    ``_pod`` one per pod. The name ends in its unit, that of a counter in ``_total``. Labels and their values are
    closed sets.
 2. Report it where the value is known: ``recorder.add(Metric.NAME)`` for a counter, ``recorder.put(Metric.NAME,
-   value)`` for a gauge. ``CallbackList.step`` of ``train/loop/callbacks.py`` has the recorder and the state, and runs
-   on every rank after each committed step. What is equal on all ranks, such as gradients, rank 0 reports alone there.
-   A value on a GPU is read at most every ``GRADIENT_SECONDS``. The launcher reports through a method of
-   ``AgentRecorder`` in ``process/recorder.py``.
+   value)`` for a gauge. ``CallbackList`` of ``train/loop/callbacks.py`` has the recorder and the state: every rank runs
+   its ``step`` after each committed step, and ``record_evaluation`` after each evaluation. A ``_job`` metric is
+   reported by rank 0 alone, as gradients are there. A value on a GPU is read at most every ``GRADIENT_SECONDS``. The
+   launcher reports through a method of ``AgentRecorder`` in ``process/recorder.py``.
 3. Add a panel in ``tools/dashboards`` if it helps on call. A metric that a short run lacks has a line in
    ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
-4. Run ``make docs manifests``; no other page lists metrics. Tests: ``Journal`` in
-   ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, ``test_metrics_layouts.py`` what
-   only several ranks report, and ``pod`` in ``test_metrics_collector.py`` every gauge once. A counter that stays 0 in a
-   healthy job has a line in ``NEVER`` of ``bench/drivers/simulated_ranks.py``.
+4. Run ``make docs manifests``, and add a line to ``CHANGELOG.md``; no other page lists metrics. Tests: ``Journal`` in
+   ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, ``test_metrics_layouts.py`` what only several
+   ranks report, and ``pod`` in ``test_metrics_collector.py`` every gauge once; ``test_metrics_registry.py`` limits the
+   series of a rank.
 """
 
 from __future__ import annotations

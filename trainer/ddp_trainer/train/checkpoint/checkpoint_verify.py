@@ -27,7 +27,7 @@ _IDENTITY_BYTES: Final = 7
 """Bytes of the digest of a file's identity, so that it fits into an int64."""
 
 
-class _Verdict(IntEnum):
+class _Health(IntEnum):
     SOUND = 0
     PENDING = 1
     DAMAGED = 2
@@ -49,7 +49,7 @@ class BackgroundVerification:
             alarm: Receives a sentence about damage, on the rank that finds it.
         """
         self._checkpoint, self._group, self._alarm = checkpoint, group, alarm
-        self._result = _Verdict.SOUND
+        self._result = _Health.SOUND
         self._reason = ""
         self._is_loaded = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,7 +57,7 @@ class BackgroundVerification:
         if directory is not None:
             own = int.from_bytes(sha256(file_identity(directory).encode()).digest()[:_IDENTITY_BYTES])
         if group.gather(own).index(own) == group.rank and directory is not None:
-            self._result = _Verdict.PENDING
+            self._result = _Health.PENDING
             # The start of a thread waits for page faults of others, so it comes before the load.
             self._thread = threading.Thread(target=self._run_low_priority, name="ddp-digest", daemon=True)
             self._thread.start()
@@ -80,9 +80,9 @@ class BackgroundVerification:
             self._thread.join()
         result = self._result
         results = self._group.gather(result)
-        if _Verdict.DAMAGED in results:
-            raise self._damage(is_found_here=result is _Verdict.DAMAGED)
-        return _Verdict.PENDING not in results
+        if _Health.DAMAGED in results:
+            raise self._damage(is_found_here=result is _Health.DAMAGED)
+        return _Health.PENDING not in results
 
     def raise_if_damaged(self, err: Exception) -> None:
         """Verify on this rank now, because the state has led to an error.
@@ -95,7 +95,7 @@ class BackgroundVerification:
             self._thread.join()
         else:
             self._verify()
-        if self._result is _Verdict.DAMAGED:
+        if self._result is _Health.DAMAGED:
             raise self._damage(is_found_here=True) from err
 
     def _damage(self, *, is_found_here: bool) -> GroupEnded:
@@ -119,9 +119,9 @@ class BackgroundVerification:
             with suppress(OSError):
                 (directory / checkpoint_files.SUSPECT).touch()
             self._reason = reason_of(err)
-            self._result = _Verdict.DAMAGED
+            self._result = _Health.DAMAGED
         else:
-            self._result = _Verdict.SOUND
+            self._result = _Health.SOUND
 
 
 def verify_latest_checkpoint(

@@ -12,7 +12,7 @@ How to add an option:
 
        nesterov: bool = option(False, "Nesterov momentum, with --optimizer sgd")
 
-2. Read it where it takes effect. An option of the optimizer is passed to torch in ``_with_kernel`` of
+2. Read it where it takes effect. An option of the optimizer is passed to torch in ``_build_optimizer`` of
    ``train/optim/optimizer.py``. On resume, the checkpoint's value applies, as for momentum. If the flag must win, as
    for the learning rate, add its key to ``_OF_FLAGS`` there. An option that changes which state the optimizer keeps
    must not win: ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py`` excludes it, and ``state_bytes`` of
@@ -20,8 +20,9 @@ How to add an option:
 3. Refuse combinations in ``_conflicts`` of ``config.py``: two options that cannot work together, and a value that
    would have no effect. A rule that needs the group, the task or the layout is in ``config.py``, too; a conflict
    with a layout of ``--parallel`` is in ``common/trainer_options.py``, which ``kubectl ddp`` applies too.
-4. ``make docs`` writes ``docs/trainer-options.md``; no other page or list has single options. A refused value or
-   combination is a case in ``test_options.py``; the effect is tested beside the module of step 2.
+4. ``make docs`` writes ``docs/trainer-options.md``, and ``CHANGELOG.md`` gets a line; no other page or list has single
+   options. A refused value or combination is a case in ``test_options.py``; the effect is tested beside the module of
+   step 2.
 """
 
 from __future__ import annotations

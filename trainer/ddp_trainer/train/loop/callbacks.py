@@ -171,17 +171,17 @@ class CallbackList:
         self._reports.rollback(step)
         self._process.progress.log_message(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
-    def step(self, state: TrainState, plan: StepPlan, *, loss: float, is_finite: bool, own_samples: int) -> None:
+    def step(self, state: TrainState, step_plan: StepPlan, *, loss: float, is_finite: bool, own_samples: int) -> None:
         """Report the last committed step, with the number of samples of this rank.
 
         Args:
             state: State after the step.
-            plan: The samples of the step.
+            step_plan: The samples of the step.
             loss: Mean loss of the step.
             is_finite: The loss and all gradients are finite.
             own_samples: Number of samples of this rank in the step.
         """
-        step, optimizer, epoch, rate = state.step, state.optimizer, plan.epoch, state.optimizer.learning_rate
+        step, optimizer, epoch, rate = state.step, state.optimizer, step_plan.epoch, state.optimizer.learning_rate
         if is_finite or self.loss is None:
             self.loss = loss
         recorder = self._process.recorder
@@ -198,7 +198,7 @@ class CallbackList:
             step=step,
             steps=state.plan.total_steps,
             epoch=epoch + 1,
-            samples=plan.samples,
+            samples=step_plan.samples,
             loss=self.loss,
             learning_rate=rate,
         )

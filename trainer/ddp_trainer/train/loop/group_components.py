@@ -37,7 +37,7 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper
 from ddp_trainer.train.parallel.factory import build, measure_waits
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments
 from ddp_trainer.train.transforms.model_transforms import in_training_format, prepare
 from ddp_trainer.train.utils.errors import BadTask
 
@@ -154,7 +154,7 @@ def build_components(state: TrainState) -> GroupComponents:
     layout = Layout() if state.sharded is None else state.sharded.mesh.layout
     batch_slices = owned(plan.batch_slices, group.data_size, group.data_rank)
     balance = _build_balancer(context, plan)
-    components = StrategyComponents(
+    arguments = StrategyArguments(
         model=model,
         losses=state.losses,
         group=group,
@@ -166,9 +166,9 @@ def build_components(state: TrainState) -> GroupComponents:
         forward_timer=nullcontext() if balance is None or group.device.type != "cuda" else balance,
     )
     if isinstance(context.task, UserTask):
-        strategy: Strategy = UserStrategy(components, state.optimizer.optimizer)
+        strategy: Strategy = UserStrategy(arguments, state.optimizer.optimizer)
     else:
-        strategy = build(components)
+        strategy = build(arguments)
     return GroupComponents(
         group=group,
         strategy=strategy,

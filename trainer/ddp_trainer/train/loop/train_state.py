@@ -8,8 +8,10 @@ How to add a field to the checkpoint:
 1. Here: an attribute of :class:`TrainState`, an item of :meth:`TrainState.replicated`, and a line in
    :meth:`TrainState.load_replicated` with a default for earlier checkpoints. All forms of a checkpoint then have it,
    and ranks that receive their state from a peer. Formats and manifest do not change.
-2. A value of the steps is set in ``commit_step`` of ``train/step.py`` from the decision, which is equal on all ranks.
-3. Test in ``tests/unit/ddp_trainer/train/test_run.py`` that a resumed run has it. No page lists the fields.
+2. A value of the steps is set in ``commit_step`` of ``train/step.py`` from the decision, which is equal on all ranks. A
+   rollback loads the checkpoint's value.
+3. Test in ``tests/unit/ddp_trainer/train/test_run.py`` that a resumed run has it; its ``Journal`` has the losses of all
+   steps. No page lists the fields. ``CHANGELOG.md`` gets a line if users see the field.
 """
 
 from __future__ import annotations

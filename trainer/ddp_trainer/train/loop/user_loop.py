@@ -16,7 +16,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.grad_allreduce import add_up
 from ddp_trainer.train.optim.optimizer import PEAK, LossScale, OptimizerWrapper
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 
 
@@ -61,8 +61,8 @@ class UserStrategy(Strategy):
 
     computes_together = True  # an error while samples are fetched is raised inside the user's loop
 
-    def __init__(self, components: StrategyComponents, optimizer: Optimizer) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments, optimizer: Optimizer) -> None:
+        super().__init__(arguments)
         self._optimizer = optimizer
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - the user's losses were divided by it

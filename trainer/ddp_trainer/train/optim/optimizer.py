@@ -387,7 +387,7 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
         )
     if kernel is not KernelName.AUTO:
         try:
-            return _with_kernel(_KERNEL[kernel], model, config)
+            return _build_optimizer(_KERNEL[kernel], model, config)
         except RuntimeError as err:
             raise BadConfig(
                 f"--optimizer-kernel is {kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
@@ -395,14 +395,14 @@ def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimi
             ) from None
     if _has_mixed_weights(model):
         # Weights have different meshes, or only some are sharded, and no kernel accepts both in one call.
-        return _with_kernel(_KERNEL[KernelName.LOOP], model, config)
+        return _build_optimizer(_KERNEL[KernelName.LOOP], model, config)
     if lacks_fused:
-        return _with_kernel(_KERNEL[KernelName.FOREACH], model, config)
+        return _build_optimizer(_KERNEL[KernelName.FOREACH], model, config)
     # The fused kernel passes over each weight once. torch's default on the CPU makes ten calls per weight.
     try:
-        return _with_kernel(_KERNEL[KernelName.FUSED], model, config)
+        return _build_optimizer(_KERNEL[KernelName.FUSED], model, config)
     except RuntimeError:
-        return _with_kernel(_TORCHS_CHOICE, model, config)
+        return _build_optimizer(_TORCHS_CHOICE, model, config)
 
 
 def _has_mixed_weights(model: nn.Module) -> bool:
@@ -411,7 +411,7 @@ def _has_mixed_weights(model: nn.Module) -> bool:
     return len({(type(weight), getattr(weight, "device_mesh", None)) for weight in here}) > 1
 
 
-def _with_kernel(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
+def _build_optimizer(kernel: Kernel, model: nn.Module, config: Config) -> Optimizer:
     # Includes the weights of other pipeline stages: they get no gradients, but keep the numbering equal on all ranks.
     weights = list(model.parameters())
     rate, decay = config.learning_rate, config.weight_decay

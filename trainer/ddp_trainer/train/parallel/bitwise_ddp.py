@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.exact.tree_allreduce import TreeSum, hardware_id, require_same_hardware
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents, send_from_first
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments, send_from_first
 from ddp_trainer.train.utils.errors import BadTask
 
 
@@ -27,12 +27,12 @@ class Exact(Strategy):
 
     separates_slices = True
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
-        require_same_hardware(hardware_id(components.group.device), components.group)
-        if components.group.world_size > 1:
-            send_from_first([*self.model.parameters(), *self.model.buffers()], components.group)
-        self._tree = TreeSum(components.plan.batch_slices, components.group, self._zeros)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
+        require_same_hardware(hardware_id(arguments.group.device), arguments.group)
+        if arguments.group.world_size > 1:
+            send_from_first([*self.model.parameters(), *self.model.buffers()], arguments.group)
+        self._tree = TreeSum(arguments.plan.batch_slices, arguments.group, self._zeros)
         self._loss_of_slice = self._no_loss()
         self._loss_of_step = self._no_loss()
 

@@ -20,9 +20,9 @@ from ddp_trainer.train.parallel.strategy import DataParallel, Ddp, LocalSgd, Man
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
-    from ddp_trainer.train.parallel.strategy import StrategyComponents
+    from ddp_trainer.train.parallel.strategy import StrategyArguments
 
-_BY_NAME: Final[Mapping[StrategyName, Callable[[StrategyComponents], Strategy]]] = {
+_BY_NAME: Final[Mapping[StrategyName, Callable[[StrategyArguments], Strategy]]] = {
     StrategyName.DDP: Ddp,
     StrategyName.SINGLE: Single,
     StrategyName.DATA_PARALLEL: DataParallel,
@@ -34,25 +34,25 @@ _NEED_PEERS: Final = frozenset({StrategyName.DDP, StrategyName.MANUAL, StrategyN
 """Strategies that need a process group, which a single rank does not have."""
 
 
-def build(components: StrategyComponents) -> Strategy:
+def build(arguments: StrategyArguments) -> Strategy:
     """Build the strategy that the flags name.
 
     Raises:
         BadConfig: The strategy does not work with this group, device or plan.
     """
-    if components.config.level is Level.EXACT:
+    if arguments.config.level is Level.EXACT:
         from ddp_trainer.train.parallel.bitwise_ddp import Exact  # noqa: PLC0415 - few runs need it
 
-        return Exact(components)
-    if components.sharded is not None:
-        return _build_sharded(components, components.sharded)
-    name = components.config.strategy
-    if components.group.world_size == 1 and name in _NEED_PEERS:
-        return Strategy(components)
-    return _BY_NAME[name](components)
+        return Exact(arguments)
+    if arguments.sharded is not None:
+        return _build_sharded(arguments, arguments.sharded)
+    name = arguments.config.strategy
+    if arguments.group.world_size == 1 and name in _NEED_PEERS:
+        return Strategy(arguments)
+    return _BY_NAME[name](arguments)
 
 
-def _build_sharded(components: StrategyComponents, sharded: ShardedState) -> Strategy:
+def _build_sharded(arguments: StrategyArguments, sharded: ShardedState) -> Strategy:
     """Build the strategy of a layout in which no rank holds the whole model.
 
     Each strategy is imported only when it is needed: the import takes about a second.
@@ -63,14 +63,14 @@ def _build_sharded(components: StrategyComponents, sharded: ShardedState) -> Str
         from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - see above
 
         assert isinstance(sharded, PipelineState)  # noqa: S101 - cut before the optimizer was built
-        return Pipeline(components, sharded.stages)
+        return Pipeline(arguments, sharded.stages)
     if layout.shard > 1:
         from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
 
-        return Fsdp(components)
+        return Fsdp(arguments)
     from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
 
-    return TensorParallel(components, sharded.mesh)
+    return TensorParallel(arguments, sharded.mesh)
 
 
 def measure_waits(

@@ -24,7 +24,7 @@ from ddp_trainer.train.distributed.grad_allreduce import ALL_GATHER, REDUCE_SCAT
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.observability.step_timer import CommWaits
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments
 from ddp_trainer.train.parallel.tensor_parallel import full_losses, in_slices
 from ddp_trainer.train.transforms.blocks import blocks, named_blocks
 from ddp_trainer.train.transforms.precision import AUTOCAST_TYPES
@@ -140,15 +140,15 @@ class Fsdp(Strategy):
     Gradients are summed over ranks, not averaged: see :class:`.strategy.ScaledBackward`.
     """
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
         assert isinstance(self.model, FSDPModule)  # noqa: S101 - cut before the optimizer was built
         self._sharded: FSDPModule = self.model
-        self._is_sliced = components.sharded is not None and components.sharded.mesh.layout.tp > 1
+        self._is_sliced = arguments.sharded is not None and arguments.sharded.mesh.layout.tp > 1
         self.computes_together = self._is_sliced
-        self._passes = Passes(components.plan, components.group.data_size, components.config)
-        assert components.example is not None  # noqa: S101 - every sharded model has one
-        self._example = components.example
+        self._passes = Passes(arguments.plan, arguments.group.data_size, arguments.config)
+        assert arguments.example is not None  # noqa: S101 - every sharded model has one
+        self._example = arguments.example
         self._batch: Batch | None = None
         self._made = self._wanted = 0
         self._adds_up = True

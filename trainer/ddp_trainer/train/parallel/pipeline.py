@@ -33,7 +33,7 @@ from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.optim.optimizer import LossScale
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, time_transfers
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along, full_losses, in_slices, redistribute_gradient
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadTask, TrainError
@@ -46,11 +46,11 @@ class Pipeline(Strategy):
     merges_slices: ClassVar[bool] = True
     schedules_passes: ClassVar[bool] = True
 
-    def __init__(self, components: StrategyComponents, stages: Stages) -> None:
-        super().__init__(components)
-        config, plan, group = components.config, components.plan, components.group
+    def __init__(self, arguments: StrategyArguments, stages: Stages) -> None:
+        super().__init__(arguments)
+        config, plan, group = arguments.config, arguments.plan, arguments.group
         self._stages = stages
-        self._waits = components.waits
+        self._waits = arguments.waits
         self._layout = stages.mesh.layout
         self._weights = self._here()
         """Weights that the optimizer steps: with ``shard``, this rank's shards."""

@@ -86,7 +86,7 @@ class SampleLosses(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyComponents:
+class StrategyArguments:
     """Components that a strategy is built from."""
 
     model: nn.Module
@@ -134,17 +134,17 @@ class Strategy:
     merges_slices: ClassVar[bool] = False
     """All samples of this rank in a step are one slice, at every level."""
 
-    def __init__(self, components: StrategyComponents) -> None:
-        self.model = components.model
+    def __init__(self, arguments: StrategyArguments) -> None:
+        self.model = arguments.model
         """The model whose weights are optimized, evaluated and saved."""
         self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self._group = components.group
-        self._losses = components.losses
-        self.forward_timer = components.forward_timer
+        self._group = arguments.group
+        self._losses = arguments.losses
+        self.forward_timer = arguments.forward_timer
         """Context around each forward pass, for measurements on a GPU."""
         backward = ScaledBackward(self._group.world_size if self.averages else 1)
         # Activation checkpointing would import the compiler in the backward pass, as optimizers do.
-        self._differentiate = without_compiler(backward) if components.config.activation_checkpointing else backward
+        self._differentiate = without_compiler(backward) if arguments.config.activation_checkpointing else backward
 
     def begin(self, step: int) -> None:
         """Prepare a step; gradients are cleared already."""
@@ -309,19 +309,19 @@ class Ddp(Strategy):
 
     averages = True
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
-        if components.config.static_graph:
-            _require_single_pass(components)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
+        if arguments.config.static_graph:
+            _require_single_pass(arguments)
         self._exchanged = False
         with self._group.convert_errors(), uncompiled():
             self._ddp = DistributedDataParallel(
-                components.module(),
+                arguments.module(),
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
-                bucket_cap_mb=components.config.bucket_mb,
-                find_unused_parameters=components.config.find_unused_parameters,
-                static_graph=components.config.static_graph,
-                gradient_as_bucket_view=components.config.gradient_as_bucket_view,
+                bucket_cap_mb=arguments.config.bucket_mb,
+                find_unused_parameters=arguments.config.find_unused_parameters,
+                static_graph=arguments.config.static_graph,
+                gradient_as_bucket_view=arguments.config.gradient_as_bucket_view,
                 init_sync=not self._group.has_agreed_state,
                 # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
                 **{_BUFFER_ARGUMENT: False},  # type: ignore[arg-type] # a name of a bool argument
@@ -329,7 +329,7 @@ class Ddp(Strategy):
         if _BUFFER_ARGUMENT == "broadcast_buffers" and not self._group.has_agreed_state:
             send_from_first([*self.model.buffers()], self._group)
         self._imports_compiler = True
-        self._checkpoints_activations = components.config.activation_checkpointing
+        self._checkpoints_activations = arguments.config.activation_checkpointing
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """Start a step in which no gradient has been exchanged."""
@@ -390,18 +390,18 @@ class Ddp(Strategy):
             ) from err
 
 
-def _require_single_pass(components: StrategyComponents) -> None:
+def _require_single_pass(arguments: StrategyArguments) -> None:
     """Check what DDP needs for a static graph: exactly one pass on every rank in every step.
 
     Raises:
         BadConfig: Some rank would have several passes, or none, in some step.
     """
-    plan, world = components.plan, components.group.world_size
+    plan, world = arguments.plan, arguments.group.world_size
     last = plan.samples % plan.global_batch
-    if plan.batch_slices != world or components.config.micro_batch is not None or 0 < last < world:
+    if plan.batch_slices != world or arguments.config.micro_batch is not None or 0 < last < world:
         raise BadConfig(
             f"--static-graph needs one pass per rank and step, and there are {plan.batch_slices} batch "
-            f"slices for {world} ranks{', cut by --micro-batch' if components.config.micro_batch is not None else ''}"
+            f"slices for {world} ranks{', cut by --micro-batch' if arguments.config.micro_batch is not None else ''}"
             f"{f', with {last} samples in the last step of an epoch' if last else ''}.",
             hint=f"Start the run with --batch-slices {world} and without --micro-batch, or leave --static-graph out.",
         )
@@ -416,11 +416,11 @@ class Single(Strategy):
         BadConfig: The group has more than one rank.
     """
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
         if self._group.world_size > 1:
             raise BadConfig(
-                f"--strategy {components.config.strategy} trains in one process, and this group has "
+                f"--strategy {arguments.config.strategy} trains in one process, and this group has "
                 f"{self._group.world_size} ranks.",
                 hint="Start one process, or give --strategy ddp.",
             )
@@ -437,13 +437,13 @@ class DataParallel(Single):
 
     remark = WHY_DDP
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
         gpus = torch.cuda.device_count() if self._group.device.type == "cuda" else 0
         self._replicated: nn.Module | None = None
         if gpus > 1:
             with uncompiled():
-                self._replicated = nn.DataParallel(components.module(), device_ids=list(range(gpus)))
+                self._replicated = nn.DataParallel(arguments.module(), device_ids=list(range(gpus)))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the losses of the samples, computed in slices by all GPUs and gathered on the first."""
@@ -463,8 +463,8 @@ class Manual(Strategy):
 
     averages = True
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
         if not self._group.has_agreed_state:
             send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
@@ -491,10 +491,10 @@ class LocalSgd(Strategy):
 
     averages = True
 
-    def __init__(self, components: StrategyComponents) -> None:
-        super().__init__(components)
-        self._every = components.config.sync_steps
-        self._plan = components.plan
+    def __init__(self, arguments: StrategyArguments) -> None:
+        super().__init__(arguments)
+        self._every = arguments.config.sync_steps
+        self._plan = arguments.plan
         self._passes = 0
         send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 

@@ -23,7 +23,7 @@ from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
 from ddp_trainer.train.mesh.sharded_state import local_shard
-from ddp_trainer.train.parallel.strategy import Strategy, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Strategy, StrategyArguments
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
@@ -33,8 +33,8 @@ class TensorParallel(Strategy):
 
     computes_together = True
 
-    def __init__(self, components: StrategyComponents, mesh: Mesh) -> None:
-        super().__init__(components)
+    def __init__(self, arguments: StrategyArguments, mesh: Mesh) -> None:
+        super().__init__(arguments)
         self._mesh = mesh
 
     def forward(self, batch: Batch) -> Tensor:

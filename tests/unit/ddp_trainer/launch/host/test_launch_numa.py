@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.host.numa import Machine, bindings, numbers, this_machine
+from ddp_trainer.launch.host.numa import Machine, bindings, parse_cpu_list, this_machine
 from ddp_trainer.launch.protocol.console import LaunchError
 
 NODES = {0: "0-3,16-19", 1: "4-7,20-23", 2: "8-11,24-27", 3: "12-15,28-31"}
@@ -54,7 +54,7 @@ def a_machine(root: Path, allowed: frozenset[int] = ALL) -> Machine:
     ],
 )
 def test_each_mode_binds_as_torch_describes_it(root: Path, mode: str, expected: list[str]) -> None:
-    assert list(bindings(mode, 4, a_machine(root))) == [numbers(binding) for binding in expected]
+    assert list(bindings(mode, 4, a_machine(root))) == [parse_cpu_list(binding) for binding in expected]
 
 
 def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> None:

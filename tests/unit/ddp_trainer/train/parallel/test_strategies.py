@@ -18,7 +18,7 @@ from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel import strategy
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, balance_slices, max_rank_time
-from ddp_trainer.train.parallel.strategy import ScaledBackward, Strategy, StrategyComponents, buffer_argument
+from ddp_trainer.train.parallel.strategy import ScaledBackward, Strategy, StrategyArguments, buffer_argument
 from ddp_trainer.train.transforms.blocks import named_blocks
 from ddp_trainer.train.utils.errors import BadConfig
 from tests.support.forked_ranks import run_ranks
@@ -31,7 +31,7 @@ def a_strategy(name: str, group: Group, model: nn.Module) -> Strategy:
     plan = BatchPlan(samples=20, global_batch=4, batch_slices=4, seed=0, epochs=2)
     config = Config(strategy=name)  # type: ignore[arg-type] # by name
     return build(
-        StrategyComponents(model=model, losses=lambda m, b: m(b).squeeze(1), group=group, plan=plan, config=config)
+        StrategyArguments(model=model, losses=lambda m, b: m(b).squeeze(1), group=group, plan=plan, config=config)
     )
 
 

@@ -21,14 +21,14 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.parallel.factory import build
-from ddp_trainer.train.parallel.strategy import Ddp, StrategyComponents
+from ddp_trainer.train.parallel.strategy import Ddp, StrategyArguments
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
 optimization = OptimizerWrapper.build(object(), model, Config(clip_norm=1.0), 10)
 plan = BatchPlan(samples=6, global_batch=6, batch_slices=2, seed=0, epochs=3)
 losses = lambda model, batch: model(batch).sum(1)
-strategy = build(StrategyComponents(model=model, losses=losses, group=group, plan=plan, config=Config()))
+strategy = build(StrategyArguments(model=model, losses=losses, group=group, plan=plan, config=Config()))
 for step in range(3):
     optimization.zero_grad()
     strategy.begin(step)
