@@ -13,10 +13,11 @@ How to add an option:
        nesterov: bool = option(False, "Nesterov momentum, with --optimizer sgd")
 
 2. Read it where it takes effect. An option of the optimizer is passed to torch in ``_build_optimizer`` of
-   ``train/optim/optimizer.py``. On resume, the checkpoint's value applies, as for momentum. If the flag must win, as
-   for the learning rate, add its key to ``_OF_FLAGS`` there. An option that changes which state the optimizer keeps
-   must not win: ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py`` excludes it, and ``state_bytes`` of
-   ``train/checkpoint/snapshot.py`` counts that state.
+   ``train/optim/optimizer.py``. On resume, the checkpoint's value applies, as for momentum, and with
+   ``--init-optimizer`` that of the flag. If the flag must win on resume, too, as for the learning rate, add its key to
+   ``_OF_FLAGS`` there. Only if it changes which state the optimizer keeps: it must never win, so leave it out of what
+   ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py`` keeps, and count that state in ``state_bytes`` of
+   ``train/checkpoint/snapshot.py``.
 3. Refuse combinations in ``_conflicts`` of ``config.py``: two options that cannot work together, and a value that
    would have no effect. A rule that needs the group, the task or the layout is in ``config.py``, too; a conflict
    with a layout of ``--parallel`` is in ``common/trainer_options.py``, which ``kubectl ddp`` applies too.
