@@ -38,7 +38,7 @@ class HangState(StrEnum):
     SILENT = "silent"
     """All visible ranks wait, and some ranks are not visible."""
     MOVES = "moves"
-    STALLED = "stands"
+    STALLED = "stalled"
     """Ranks are stalled, but nothing shows that others wait for them."""
     UNSEEN = "unseen"
     """No launcher shows a rank."""
@@ -116,8 +116,8 @@ def timeout_analysis(hang_snapshot: HangSnapshot) -> HangAnalysis:
 
 def _no_progress_message(statuses: Sequence[RankStatus]) -> str:
     numbers = ", ".join(str(status.rank) for status in statuses[:8]) + ", ..." * (len(statuses) > 8)
-    subject = f"rank {numbers} stands" if len(statuses) == 1 else f"ranks {numbers} stand"
-    return f"{subject} still for {min(status.seconds for status in statuses):.1f} s"
+    subject = f"rank {numbers} has" if len(statuses) == 1 else f"ranks {numbers} have"
+    return f"{subject} made no progress for {min(status.seconds for status in statuses):.1f} s"
 
 
 def _silent_pods_message(hang_snapshot: HangSnapshot, statuses: Sequence[RankStatus]) -> str:

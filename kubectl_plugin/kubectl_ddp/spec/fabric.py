@@ -161,7 +161,7 @@ def env_conflict_warnings(spec: JobSpec) -> Iterator[Finding]:
             for refusal in found if f"env.{name}" not in set_by_it else ():
                 setting = name if value is None else f"{name}={value}"
                 yield warning(
-                    f"{setting} stands against the fabric {profile.name}: {refusal.reason}.",
+                    f"{setting} contradicts the fabric {profile.name}: {refusal.reason}.",
                     "Yours is taken; leave it out, or name another fabric.",
                 )
 

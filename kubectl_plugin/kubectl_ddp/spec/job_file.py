@@ -200,7 +200,7 @@ def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[Entry]:
         if key.value in seen:
             first = seen[key.value].start_mark.line + 1
             raise UsageError(
-                f"{file.line(key)}: '{key.value}' stands on line {first} already.", hint="Keep one of the two."
+                f"{file.line(key)}: '{key.value}' is on line {first} already.", hint="Keep one of the two."
             )
         seen[key.value] = key
         yield key.value, key, value

@@ -80,10 +80,10 @@ def test_fewer_devices_than_the_machine_has_are_warned_of() -> None:
 
 
 @pytest.mark.parametrize(("fabric", "keys", "words"), [
-    ("ib", {"env__NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 stands against the fabric ib: it disables"),
+    ("ib", {"env__NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 contradicts the fabric ib: it disables"),
     ("roce", {"env__NCCL_IB_GID_INDEX": "3"}, "the index differs from pod to pod"),
     ("ib", {"env__NCCL_SOCKET_IFNAME": "ib0"}, "only where IPoIB is routed"),
-    ("ib", {"secretEnv__NCCL_IB_TC": "s:k"}, "NCCL_IB_TC stands against the fabric ib"),
+    ("ib", {"secretEnv__NCCL_IB_TC": "s:k"}, "NCCL_IB_TC contradicts the fabric ib"),
     ("tcp", {"env__NCCL_IB_HCA": "mlx5"}, "sockets use no InfiniBand devices"),
 ])  # fmt: skip
 def test_what_stands_against_a_fabric_is_warned_of(fabric: str, keys: dict[str, str], words: str) -> None:

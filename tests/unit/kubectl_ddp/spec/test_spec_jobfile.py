@@ -46,8 +46,8 @@ def test_a_script_is_looked_for_beside_its_job_file() -> None:
 
 @pytest.mark.parametrize(("text", "sentence"), [
     ("nnode: 2", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
-    ("name: a\nname: b", "job.yaml line 4: 'name' stands on line 3 already. Keep one of the two."),
-    ("env: {A: 1, A: 2}", "job.yaml line 3: 'A' stands on line 3 already. Keep one of the two."),
+    ("name: a\nname: b", "job.yaml line 4: 'name' is on line 3 already. Keep one of the two."),
+    ("env: {A: 1, A: 2}", "job.yaml line 3: 'A' is on line 3 already. Keep one of the two."),
     ("name:", "job.yaml line 3: name has no value. Give it one, or leave the key out."),
     ("env: [A=1]", "job.yaml line 3: env is a map. Write one 'NAME: value' per line below it."),
     ("name: {a: b}", "job.yaml line 3: name holds a list or a map where one value is expected."),
