@@ -1,8 +1,9 @@
 """Files and crossings between files on two paths: one DDP step, and the death of a worker until the restart.
 
-A crossing is a call of a Python function of ``ddp_trainer`` from another file of it. The step is of the reference
-trainer on two ranks, with metrics, and the median by crossings: some steps also evaluate, sample the waits of DDP, or
-plan further steps. The death is of one of two workers of a node, from its exit to the start of the next workers.
+A crossing is a call of a Python function of ``ddp_trainer`` from another file of it. The step is one of the reference
+trainer on two ranks, with metrics. Of the traced steps, the one with the median number of crossings counts, because
+some steps also evaluate, sample the waits of DDP, or plan further steps. The death is of one of two workers of a node,
+from its exit to the start of the next workers.
 """
 
 from __future__ import annotations

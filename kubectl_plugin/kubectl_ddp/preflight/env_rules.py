@@ -181,7 +181,8 @@ def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
         source = lint.issue("k8snetworkplumbingwg/multus-cni", 1100)
         fix = "Delete it; with several GIDs use NCCL_IB_ADDR_RANGE."
         yield _warn("N10", "NCCL_IB_GID_INDEX", message, source, fix)
-    is_efa = environment.get("NCCL_NET", "").strip().lower() in _EFA or (
+    network = environment.get("NCCL_NET", "").strip().lower()
+    is_efa = network in _EFA or (
         environment.get("FI_PROVIDER", "").strip().lower() == "efa"
         or any(name.startswith("FI_EFA_") for name in environment)
     )
@@ -189,8 +190,9 @@ def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
         if name in environment:
             message = f"{name}={environment[name]} is obsolete with EFA: its plugin sets what is needed."
             yield _warn("N22", name, message, env_values.EFA)
-    # EFA is no InfiniBand to NCCL, and works by a plugin.
-    if is_one(environment.get("NCCL_IB_DISABLE", "")) and facts.rdma_resource not in {None, _EFA_RESOURCE}:
+    # EFA is no InfiniBand to NCCL, and works by a plugin. With NCCL_NET=IB, the start fails, which is N45.
+    is_disabled = is_one(environment.get("NCCL_IB_DISABLE", "")) and network != "ib"
+    if is_disabled and not facts.is_one_machine and facts.rdma_resource not in {None, _EFA_RESOURCE}:
         message = f"NCCL_IB_DISABLE=1 leaves the {facts.rdma_resource} of the job idle, and all goes over TCP."
         yield _warn("N46", "NCCL_IB_DISABLE", message, lint.env("NCCL_IB_DISABLE"))
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")

@@ -4,7 +4,7 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
 
 1. Add a field to ``JobSpec``. Flag, job file, JSON schema, default, completion, ``kubectl ddp explain``, arguments of
    the Python client, values of the chart and documentation are made from it. Without ``default`` the key is required,
-   and ``spec/resolve.py`` needs a rule::
+   and ``spec/resolve.py`` needs a rule. Give ``cluster_only=True`` if a job on this machine ignores the key::
 
        cost_center: str | None = key(
            "costCenter", Group.POD, _LABEL, "Cost center that the pods are charged to.", "NAME",
@@ -15,8 +15,7 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
    annotations, which refuses ``labels`` and ``annotations`` of the user that contradict them.
 3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add a refused one to ``test_spec_resolve.py``. Test the
    rendered object in ``tests/render/test_render_pods.py``.
-4. If the value conflicts with another key, refuse it in ``spec/rules.py``. ``cluster_only=True`` if a job on this
-   machine ignores it.
+4. If the value conflicts with another key, refuse it in ``spec/rules.py``.
 5. Run ``make docs manifests``, which also writes ``client/job_keys.py``. ``docs/cluster.md`` has the keys by topic, and
    ``CHANGELOG.md`` gets a line; no other page or list has to change.
 """

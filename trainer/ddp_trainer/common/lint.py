@@ -1,4 +1,4 @@
-"""Rules about environment variables of NCCL and torch with which no run starts, here or on any node.
+"""Rules about environment variables of NCCL and torch that keep a run from starting as requested, here or anywhere.
 
 ``ddp-launch`` applies them to its own environment, with the facts of its node. ``kubectl ddp render`` and ``preflight``
 apply them to a job, beside rules about values alone (:mod:`kubectl_ddp.preflight.env_values`). Standard library only.
@@ -95,7 +95,7 @@ class Severity(StrEnum):
     """Severity of a finding."""
 
     ERROR = "error"
-    """The run will fail, hang or compute something else than was asked for."""
+    """The run will fail, hang, or not be the one that was requested."""
     WARNING = "warning"
     """The run will be slow or fragile."""
 
@@ -284,7 +284,7 @@ def _check_nccl(environment: Environment, _: Facts) -> Iterator[Finding]:
 def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
     workers = number(environment.get("LOCAL_WORLD_SIZE", "")) or 1
     if "TORCHELASTIC_RUN_ID" in environment and workers > 1:
-        message = f"LOCAL_WORLD_SIZE={workers}: workers of another launcher start this one, each for a run of its own."
+        message = f"LOCAL_WORLD_SIZE={workers}: each worker of another launcher starts this one, as a separate run."
         yield Finding("T13", "LOCAL_WORLD_SIZE", message, "Start one launcher per node.", _ELASTIC)
     debug = environment.get(DISTRIBUTED_DEBUG, "").strip()
     if debug.upper() not in {"", "OFF", "INFO", "DETAIL"}:

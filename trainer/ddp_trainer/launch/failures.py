@@ -14,7 +14,9 @@ Metrics and logs count the restart by its cause. Causes in ``CHARGED`` count aga
 ``PREEMPTION`` is limited, by ``MOST_FREE_STOPS``. A code in ``HOPELESS`` ends the run without a restart.
 ``test_restart_budget.py`` plays deaths. Update "What happens when" in ``docs/launcher.md``, and add a line to
 ``CHANGELOG.md``; nothing else has to change. A new reason for the error file and the log is a member of
-``FailureReason`` and a row in ``_REASON_OF_SIGNAL`` or ``_REASON_OF_MESSAGE``.
+``FailureReason`` and a row in ``_REASON_OF_SIGNAL`` or ``_REASON_OF_MESSAGE``. Add it to ``USER_REASONS`` of
+``kubectl_ddp/status/termination_message.py`` if the user's code causes it, and its words to ``_ENDS`` of
+``ddp_report/story.py``. ``test_metrics_registry.py`` limits the series of a pod.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("N43", {"NCCL_RAS_ADDR": "localhost:12345"}, {}),
     ("N46", {"NCCL_IB_DISABLE": "1"}, {"rdma_resource": "vpc.amazonaws.com/efa"}),
     ("N46", {"NCCL_IB_DISABLE": "1"}, {}),
+    ("N46", {"NCCL_IB_DISABLE": "1"}, {"rdma_resource": "rdma/ib", "is_one_machine": True}),
+    ("N46", {"NCCL_IB_DISABLE": "1", "NCCL_NET": "IB"}, {"rdma_resource": "rdma/ib"}),
     ("T04", {"TORCH_NCCL_BLOCKING_WAIT": "0"}, {}),
     ("T05", {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": "/v/trace_"}, {}),
     ("T09", {"OMP_NUM_THREADS": "4"}, {"nproc": 4, "cpus": 16}),

@@ -9,15 +9,17 @@ How to add a metric:
    closed sets.
 2. Report it where the value is known: ``recorder.add(Metric.NAME)`` for a counter, ``recorder.put(Metric.NAME,
    value)`` for a gauge. ``CallbackList`` of ``train/loop/callbacks.py`` has the recorder and the state: every rank runs
-   its ``step`` after each committed step, and ``record_evaluation`` after each evaluation. A ``_job`` metric is
-   reported by rank 0 alone, as gradients are there. A value on a GPU is read at most every ``GRADIENT_SECONDS``. The
-   launcher reports through a method of ``AgentRecorder`` in ``process/recorder.py``.
+   its ``step`` after each committed step, and ``record_evaluation`` after each evaluation. Of a ``_job`` metric only
+   the value of rank 0 is exported; where reporting is costly, as for gradients, rank 0 alone reports. A value on a GPU
+   is read at most every ``GRADIENT_SECONDS``. The launcher reports through a method of ``AgentRecorder`` in
+   ``process/recorder.py``.
 3. Add a panel in ``tools/dashboards`` if it helps on call. A metric that a short run lacks has a line in
    ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
 4. Run ``make docs manifests``, and add a line to ``CHANGELOG.md``; no other page lists metrics. Tests: ``Journal`` in
    ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run reports, ``test_metrics_layouts.py`` what only several
    ranks report, and ``pod`` in ``test_metrics_collector.py`` every gauge once; ``test_metrics_registry.py`` limits the
-   series of a rank.
+   series of a rank, a pod and a job. A counter that stays 0 in a healthy job has a line in ``NEVER`` of
+   ``bench/drivers/simulated_ranks.py``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Write, verify and load checkpoints, and choose the one to resume from. Fields: ``train/loop/train_state.py``."""
+"""Write, verify and load checkpoints, and choose the one to resume from.
+
+The fields of a checkpoint are in ``train/loop/train_state.py``.
+"""

@@ -50,7 +50,7 @@ class Guard:
         Args:
             step: Number of the global step.
             loss: Loss of the step over all ranks.
-            scale: Loss scale of fp16, which is lowered if it caused the overflow.
+            scale: Loss scale of fp16, which is lowered if it caused the overflow; None without one.
 
         Raises:
             RollBack: The run must roll back to its last checkpoint.

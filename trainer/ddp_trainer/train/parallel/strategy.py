@@ -87,7 +87,7 @@ class SampleLosses(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyArguments:
-    """Components that a strategy is built from."""
+    """Arguments that a strategy is built from."""
 
     model: nn.Module
     """The model on its device; either the weights are equal on all ranks, or the strategy broadcasts rank 0's."""

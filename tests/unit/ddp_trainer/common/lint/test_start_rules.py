@@ -32,7 +32,12 @@ REPORTED: list[Case] = [
     ("N47", {"NCCL_NET": "IB"}, NONE, "NCCL_NET=IB"),
     ("N48", {"NCCL_IB_HCA": "=mlx5_2"}, IB, "=mlx5_2 matches none of this node's devices"),
     ("T08", {"GLOO_SOCKET_IFNAME": "^lo"}, {}, "GLOO_SOCKET_IFNAME=^lo has NCCL's syntax"),
-    ("T13", {"LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"}, {}, "workers of another launcher start this one"),
+    (
+        "T13",
+        {"LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"},
+        {},
+        "each worker of another launcher starts this one",
+    ),
     ("T19", {"GLOO_SOCKET_IFNAME": "ens5"}, ETH, "IFNAME names ens5, and the interfaces of this node are eth0"),
     ("T20", {"TORCH_DISTRIBUTED_DEBUG": "TRACE"}, {}, "TORCH_DISTRIBUTED_DEBUG=TRACE is refused"),
     ("T21", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"nproc": 4}, "fewer devices than this node has workers (4)"),
