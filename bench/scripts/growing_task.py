@@ -26,7 +26,7 @@ def add_frozen_weights(model: nn.Module) -> nn.Module:
     return model
 
 
-class CheapSamples:
+class SyntheticSamples:
     """Samples that cost nothing to read, of any number."""
 
     rowwise = True
@@ -59,9 +59,9 @@ class Growing:
             nn.Sequential(nn.Linear(1, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
         )
 
-    def train_samples(self) -> CheapSamples:
+    def train_samples(self) -> SyntheticSamples:
         """Return the samples."""
-        return CheapSamples(self._count)
+        return SyntheticSamples(self._count)
 
     def test_samples(self) -> tuple[()]:
         """Return none."""

@@ -22,10 +22,10 @@ CHECKPOINT_STEPS: Final = 4
 
 def reference_trainer(stage: Stage, log: Log) -> None:
     """Our trainer, whose last rank is killed in the midst of the step after ``stop``; it keeps the first batch size."""
-    train_reference(stage, log, NumberedSamples(stage, log))
+    train_reference(stage, log, IndexSamples(stage, log))
 
 
-def train_reference(stage: Stage, log: Log, task: NumberedSamples) -> None:
+def train_reference(stage: Stage, log: Log, task: IndexSamples) -> None:
     """Train a task with our trainer, as one rank of the group."""
     from ddp_trainer.process.recorder import NoopRankRecorder
     from ddp_trainer.train import Config, TrainError, run
@@ -53,7 +53,7 @@ def train_reference(stage: Stage, log: Log, task: NumberedSamples) -> None:
         os._exit(err.exit_code)
 
 
-class NumberedSamples:
+class IndexSamples:
     """Samples that are their own numbers."""
 
     name = "numbers"

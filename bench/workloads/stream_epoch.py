@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.workloads.elastic_epoch import SAMPLES, SEED, Log, Stage
-from bench.workloads.sample_loops import NumberedSamples, train_reference
+from bench.workloads.sample_loops import IndexSamples, train_reference
 
 VALUE_BYTES: Final = 4096
 """Size of the payload of a sample."""
@@ -69,7 +69,7 @@ class StreamArm:
         train_reference(stage, log, _Stream(stage, log, self))
 
 
-class _Stream(NumberedSamples):
+class _Stream(IndexSamples):
     """Samples that are read from shards. Each has its number."""
 
     def __init__(self, stage: Stage, log: Log, arm: StreamArm) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddp_trainer.train.data.task import rowwise
 
 
-class DrawnRows:
+class RandomRows:
     """Rows of numbers; each is drawn from its own index."""
 
     def __init__(self, count: int, width: int) -> None:
@@ -61,13 +61,13 @@ class Even:
         layers = cast("LayerStack", model).layers
         return LayerStack({str(number): layers[str(number)] for number in range(index * size, (index + 1) * size)})
 
-    def train_samples(self) -> DrawnRows:
+    def train_samples(self) -> RandomRows:
         """Return enough samples for every step."""
-        return DrawnRows(1 << 20, self.width)
+        return RandomRows(1 << 20, self.width)
 
-    def test_samples(self) -> DrawnRows:
+    def test_samples(self) -> RandomRows:
         """Return no samples."""
-        return DrawnRows(0, self.width)
+        return RandomRows(0, self.width)
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Mean square of each row."""

@@ -59,7 +59,7 @@ def _facts(
     )
 
 
-def match_fabric(values: Mapping[str, Any]) -> tuple[str, Origin]:
+def match_profile(values: Mapping[str, Any]) -> tuple[str, Origin]:
     """Return the fabric that matches the values, with its origin."""
     choice = choose(facts_of(values))
     return choice.name, Origin(OriginKind.RULE, choice.key, choice.reason)

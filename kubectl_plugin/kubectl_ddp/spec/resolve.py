@@ -169,7 +169,7 @@ def _check_files(values: Mapping[str, Given]) -> None:
 def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
     """Add the fabric's values for keys that are not set."""
     if values.get("fabric", AUTO) == AUTO:
-        values["fabric"], origins["fabric"] = fabric.match_fabric(values)
+        values["fabric"], origins["fabric"] = fabric.match_profile(values)
     for key, given in fabric.layer(values["fabric"], fabric.facts_of(values)).items():
         head, _, entry = key.partition(".")
         is_given = key in values or (head == "env" and f"secretEnv.{entry}" in values)
