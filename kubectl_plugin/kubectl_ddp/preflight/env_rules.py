@@ -41,7 +41,6 @@ _NEVER_MEANT: Final = ("lo", "docker", "veth", "cali", "cni", "pod-id-link")
 _LEVELS: Final = ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL")
 _DEBUG_LEVELS: Final = ("", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "NONE")
 _MANY_RANKS: Final = 8
-_EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 _EFA: Final = ("aws libfabric", "libfabric", "ofi")
 _EFA_OBSOLETE: Final = ("FI_EFA_FORK_SAFE", "FI_EFA_ENABLE_SHM_TRANSFER", "FI_EFA_USE_DEVICE_RDMA")
 _EFA_NEEDLESS: Final = ("RDMAV_FORK_SAFE", "RDMAV_HUGEPAGES_SAFE", "FI_PROVIDER", "NCCL_BUFFSIZE")
@@ -63,13 +62,7 @@ def environment_findings(spec: JobSpec, *, is_one_machine: bool = False) -> Iter
         is_one_machine: True if all nodes are on one machine, as in a local job.
     """
     cpus = spec.cpu.millis / 1000
-    facts = Facts(
-        rdma_resource=spec.rdma.resource if spec.rdma else None,
-        nodes=spec.nnodes.maximum,
-        nproc=spec.nproc,
-        cpus=cpus,
-        is_one_machine=is_one_machine,
-    )
+    facts = Facts(nodes=spec.nnodes.maximum, nproc=spec.nproc, cpus=cpus, is_one_machine=is_one_machine)
     for found in run_checks(JOB_CHECKS, spec.env, facts, spec.env.get(Env.LINT_IGNORE, "")):
         severity = finding.Severity(found.severity)
         yield finding.Finding(severity, found.message, found.fix, (found.source,), found.name, found.rule)
@@ -159,7 +152,7 @@ def _check_disabled_features(environment: Environment, _: Facts) -> Iterator[Fin
         yield _warn("N15", "NCCL_MNNVL_ENABLE", message, lint.issue("NVIDIA/nccl", 1925), fix)
 
 
-def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
+def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
     value = environment.get(_IFNAME, "").strip()
     excluded = [word.removeprefix("=") for word in split_list(value.removeprefix("^"))]
     missing = [name for name in _NEVER_MEANT if not any(name.startswith(word) for word in excluded)]
@@ -181,8 +174,7 @@ def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
         source = lint.issue("k8snetworkplumbingwg/multus-cni", 1100)
         fix = "Delete it; with several GIDs use NCCL_IB_ADDR_RANGE."
         yield _warn("N10", "NCCL_IB_GID_INDEX", message, source, fix)
-    network = environment.get("NCCL_NET", "").strip().lower()
-    is_efa = network in _EFA or (
+    is_efa = environment.get("NCCL_NET", "").strip().lower() in _EFA or (
         environment.get("FI_PROVIDER", "").strip().lower() == "efa"
         or any(name.startswith("FI_EFA_") for name in environment)
     )
@@ -190,11 +182,6 @@ def _check_network(environment: Environment, facts: Facts) -> Iterator[Finding]:
         if name in environment:
             message = f"{name}={environment[name]} is obsolete with EFA: its plugin sets what is needed."
             yield _warn("N22", name, message, env_values.EFA)
-    # EFA is no InfiniBand to NCCL, and works by a plugin. With NCCL_NET=IB, the start fails, which is N45.
-    is_disabled = is_one(environment.get("NCCL_IB_DISABLE", "")) and network != "ib"
-    if is_disabled and not facts.is_one_machine and facts.rdma_resource not in {None, _EFA_RESOURCE}:
-        message = f"NCCL_IB_DISABLE=1 leaves the {facts.rdma_resource} of the job idle, and all goes over TCP."
-        yield _warn("N46", "NCCL_IB_DISABLE", message, lint.env("NCCL_IB_DISABLE"))
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")
     if host not in {"", "localhost", "127.0.0.1", "::1"}:
         message = (

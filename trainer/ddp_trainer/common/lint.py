@@ -110,8 +110,6 @@ class Facts:
     """Interface that routes to the other nodes."""
     rdma_devices: tuple[str, ...] | None = None
     """InfiniBand and RoCE devices of the node."""
-    rdma_resource: str | None = None
-    """Resource by which the pods request RDMA devices."""
     nodes: int | None = None
     """Largest number of nodes of the run."""
     nproc: int | None = None

@@ -86,7 +86,7 @@ def test_fewer_devices_than_the_machine_has_are_warned_of() -> None:
     ("ib", {"secretEnv__NCCL_IB_TC": "s:k"}, "NCCL_IB_TC contradicts the fabric ib"),
     ("tcp", {"env__NCCL_IB_HCA": "mlx5"}, "sockets use no InfiniBand devices"),
 ])  # fmt: skip
-def test_what_stands_against_a_fabric_is_warned_of(fabric: str, keys: dict[str, str], words: str) -> None:
+def test_what_contradicts_a_fabric_is_warned_of(fabric: str, keys: dict[str, str], words: str) -> None:
     [doubt] = doubts(on(fabric, **({} if fabric == "tcp" else {"rdma": "rdma/ib=8"}), **keys))
     assert words in doubt
 

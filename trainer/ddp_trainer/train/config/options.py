@@ -14,7 +14,7 @@ How to add an option:
 
 2. Read it where it takes effect. An option of the optimizer is passed to torch in ``_build_optimizer`` of
    ``train/optim/optimizer.py``. On resume, the checkpoint's value applies, as for momentum, and with
-   ``--init-optimizer`` that of the flag. If the flag must win on resume, too, as for the learning rate, add its key to
+   ``--init-optimizer`` that of the flag. If the flag must also win on resume, like the learning rate, add its key to
    ``_OF_FLAGS`` there. Only if it changes which state the optimizer keeps: it must never win, so leave it out of what
    ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py`` keeps, and count that state in ``state_bytes`` of
    ``train/checkpoint/snapshot.py``.
